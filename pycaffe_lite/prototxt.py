@@ -1,0 +1,148 @@
+"""Nets, solvers and other messages as text (prototxt) and binary files, with errors that say where.
+
+Parsing itself is google.protobuf.text_format; around it is what it lacks: byte order marks, line
+ends, encodings, required fields, Caffe's stricter tokens, and errors with file, line and layer.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .errors import MissingFileError, ModelError
+from .proto import caffe_pb2
+from .prototxt_scan import layer_lines, normalize
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+M = TypeVar("M", bound="Message")
+AnyPath = str | os.PathLike[str]
+
+__all__ = [
+    "describe_content",
+    "layer_lines",
+    "parse_binary",
+    "parse_net",
+    "parse_text",
+    "read_binary",
+    "read_file",
+    "read_net",
+    "read_text",
+    "to_text",
+    "write_binary",
+    "write_text",
+]
+
+
+def read_net(path: AnyPath) -> Any:
+    """The NetParameter in a text file, not upgraded. Raises as read_text."""
+    return read_text(path, caffe_pb2.NetParameter)
+
+
+def parse_net(text: str, name: str = "<string>") -> Any:
+    """The NetParameter in a text, not upgraded. Raises as parse_text."""
+    return parse_text(text, caffe_pb2.NetParameter, name)
+
+
+def read_text(path: AnyPath, message_class: type[M]) -> M:
+    """The message in a text file.
+
+    Raises MissingFileError where there is no such file and ModelError where it cannot be read, is
+    something else, or does not parse.
+    """
+    data, name = read_file(path), os.fspath(path)
+    if b"\0" in data[:4096]:  # spares decoding a large weights file
+        raise _wrong_content(data, message_class, name)
+    try:
+        return parse_text(data.decode("utf-8", "surrogateescape"), message_class, name)
+    except ModelError as error:
+        if describe_content(data) in (None, _TEXT):
+            raise
+        raise _wrong_content(data, message_class, name) from error
+
+
+def parse_text(text: str, message_class: type[M], name: str = "<string>") -> M:
+    """The message in a text; `name` stands for the file in errors.
+
+    Bytes that are not UTF-8 may stand in comments as surrogate escapes. Raises ModelError with
+    line, column, layer and source line.
+    """
+    from . import prototxt_errors
+
+    return prototxt_errors.parse(normalize(text), message_class, name)
+
+
+def read_binary(path: AnyPath, message_class: type[M]) -> M:
+    """The message in a binary file. Raises MissingFileError and ModelError."""
+    return parse_binary(read_file(path), message_class, os.fspath(path))
+
+
+def parse_binary(data: bytes, message_class: type[M], name: str = "<bytes>") -> M:
+    """The message in serialized form; `name` stands for the file in errors. Raises ModelError."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        return message_class.FromString(data)
+    except DecodeError as error:
+        raise _wrong_content(data, message_class, name) from error
+
+
+def to_text(message: "Message") -> str:
+    """A message as text that parse_text reads back to an equal message."""
+    from google.protobuf import text_format
+
+    return text_format.MessageToString(message, as_utf8=True)
+
+
+def write_text(path: AnyPath, message: "Message") -> None:
+    """Writes to_text's text, as UTF-8 with \\n. Raises OSError."""
+    Path(path).write_bytes(to_text(message).encode())
+
+
+def write_binary(path: AnyPath, message: "Message") -> None:
+    """Writes the serialized message. Raises OSError."""
+    Path(path).write_bytes(message.SerializeToString())
+
+
+def read_file(path: AnyPath) -> bytes:
+    """The bytes of a file. Raises MissingFileError, or ModelError where it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise MissingFileError(f"Could not open file {os.fspath(path)}: no such file") from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise ModelError(f"Could not open file {os.fspath(path)}: {reason}") from error
+
+
+_TEXT = "text (a prototxt?)"
+_STARTS = {
+    b"version https://git-lfs": "a Git LFS pointer: the file itself was not downloaded",
+    b"\x89HDF\r\n": "an HDF5 file",
+    b"PK\x03\x04": "a zip archive",
+    b"\x1f\x8b": "a gzip archive",
+    b"\xff\xfe": "UTF-16 text: save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text: save it as UTF-8",
+    b"<!doctype": "an HTML page: the download failed",
+    b"<html": "an HTML page: the download failed",
+    b"<?xml": "an XML page: the download failed",
+}
+
+
+def describe_content(data: bytes) -> str | None:
+    """What a file that would not parse looks like, in words; None where nothing stands out."""
+    head = data[:4096].removeprefix(b"\xef\xbb\xbf")
+    for start, meaning in _STARTS.items():
+        if head.lstrip().lower().startswith(start.lower()):
+            return meaning
+    if not head:
+        return "an empty file"
+    if any(byte < 32 and byte not in b"\t\n\v\f\r" for byte in head):
+        return "binary data (a caffemodel?)"
+    return _TEXT
+
+
+def _wrong_content(data: bytes, message_class: type["Message"], name: str) -> ModelError:
+    what = describe_content(data)
+    looks = f"it looks like {what}" if what else "it is damaged or of another kind"
+    return ModelError(f"failed to parse {message_class.DESCRIPTOR.name} file {name}: {looks}")

@@ -1,0 +1,163 @@
+"""Parses a text and says what is wrong with it: where, in which layer, and what was meant."""
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from google.protobuf import text_format
+
+from .errors import ModelError
+from .prototxt_scan import Block, Scan, scan
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+M = TypeVar("M", bound="Message")
+
+_UNKNOWN_FIELD = re.compile(r'Message type "(\S+)" has no field named "(.+)"')
+_UNKNOWN_VALUE = re.compile(r'Enum type "(\S+)" has no value (?:named|with number) (.+?)\.?$')
+_TWICE = re.compile(r'Message type "\S+" should not have multiple "(\S+)" fields')
+_KEY_BEFORE = re.compile(r"([A-Za-z_]\w*)\s*:\s*\Z")
+
+
+def parse(text: str, message_class: type[M], name: str) -> M:
+    """The message in a normalized text. Raises ModelError."""
+    context = _Text(text, message_class, name)
+    if context.scan.problem:
+        raise context.error(*context.scan.problem)
+    message = message_class()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        raise context.explain(error) from error
+    except RecursionError:
+        raise context.error(None, "messages are nested too deeply") from None
+    missing: list[str] = message.FindInitializationErrors()  # type: ignore[attr-defined]
+    if missing:
+        raise context.missing(missing)
+    return message
+
+
+class _Text:
+    """A text being parsed: turns what went wrong in it into a ModelError."""
+
+    def __init__(self, text: str, message_class: type["Message"], name: str):
+        self.text = text
+        self.descriptor: Any = message_class.DESCRIPTOR
+        self.name = name
+        self.scan: Scan = scan(text)
+
+    def error(self, offset: int | None, what: str, block: Block | None = None) -> ModelError:
+        """`failed to parse ... file:line:col: layer 'x' (type 'T'): what`, then the line."""
+        where, source = self.name, ""
+        if offset is not None:
+            block = block or self.scan.block_at(offset)
+            line = self.text.count("\n", 0, offset) + 1
+            start = self.text.rfind("\n", 0, offset) + 1
+            where = f"{self.name}:{line}:{offset - start + 1}"
+            source = _excerpt(self.text[start:].split("\n", 1)[0], offset - start)
+        layer = f"{_layer(block)}: " if block else ""
+        return ModelError(
+            f"failed to parse {self.descriptor.name} file {where}: {layer}{what}{source}"
+        )
+
+    def explain(self, error: text_format.ParseError) -> ModelError:
+        """The same error, with more of what a reader needs."""
+        line, column = error.GetLine(), error.GetColumn()
+        what = re.sub(r"\A\d+:\d+ : ", "", str(error))
+        if line is None or column is None:
+            return self.error(None, what)
+        lines = self.text.split("\n")
+        line = min(line, len(lines))
+        what = what.removeprefix(f"'{lines[line - 1]}': ")
+        offset = min(sum(len(x) + 1 for x in lines[: line - 1]) + column - 1, len(self.text))
+        return self.error(offset, self._reword(what, offset))
+
+    def missing(self, paths: list[str]) -> ModelError:
+        """Required fields that are not there, as `layer[2].clip_param.max`."""
+        what = f"required field {', '.join(paths)} is missing"
+        found = re.match(r"(layers?)\[(\d+)\]", paths[0])
+        if found:
+            field, index = found.group(1), int(found.group(2))
+            block = [b for b in self.scan.blocks if b.top_level and b.field == field][index]
+            return self.error(block.start, what, block)
+        return self.error(None, what)
+
+    def _reword(self, what: str, offset: int) -> str:
+        pool = self.descriptor.file.pool
+        if match := _UNKNOWN_FIELD.search(what):
+            return _unknown_field(pool.FindMessageTypeByName(match.group(1)), match.group(2))
+        key = self._key_before(offset)
+        block = self.scan.block_at(offset)
+        if match := _UNKNOWN_VALUE.search(what):
+            return _unknown_value(pool.FindEnumTypeByName(match.group(1)), key, match.group(2))
+        if match := _TWICE.search(what):
+            return f"field '{match.group(1)}' is given twice, but may be given once only"
+        if self.scan.overclosed == offset:
+            return "this closing brace closes nothing: there is one too many before or here"
+        if not self.text[offset:].strip() and self.scan.unclosed:
+            return self._unclosed()
+        if (
+            what.startswith("Expected string")
+            and key == "type"
+            and block
+            and block.field == "layer"
+        ):
+            return (
+                f"{what}; in layer {{}} type is a string such as 'Convolution' (an enum such as "
+                "CONVOLUTION belongs in layers {})"
+            )
+        return f"field '{key}': {what}" if key else what
+
+    def _unclosed(self) -> str:
+        start, field = self.scan.unclosed[-1]
+        line = self.text.count("\n", 0, start) + 1
+        return f"the text ends, but {field} {{ of line {line} is not closed"
+
+    def _key_before(self, offset: int) -> str:
+        match = _KEY_BEFORE.search(self.text[max(0, offset - 200) : offset])
+        return match.group(1) if match else ""
+
+
+def _excerpt(line: str, column: int) -> str:
+    """The source line with a mark below the column, on lines of their own."""
+    start = max(0, column - 60)
+    shown = line[start : start + 100].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    mark = re.sub(r"[^\t]", " ", line[start:column]) + "^"
+    return f"\n    {shown}\n    {mark}"
+
+
+def _layer(block: Block) -> str:
+    name = f"{block.field} '{block.name}'" if block.name else f"{block.field} without a name"
+    name = name.replace("layers ", "layer ", 1)
+    return f"{name} (type {block.type})" if block.type else name
+
+
+def _unknown_field(message: Any, name: str) -> str:
+    what = f"{message.name} has no field '{name}'"
+    close = difflib.get_close_matches(name, list(message.fields_by_name), 1)
+    if close:
+        return f"{what}; did you mean '{close[0]}'?"
+    homes = [
+        field.name
+        for field in message.fields
+        if field.message_type and name in field.message_type.fields_by_name
+    ]
+    if homes:
+        more = ", ..." if len(homes) > 4 else ""
+        return f"{what}; it belongs in {', '.join(homes[:4])}{more}"
+    return f"{what}, neither in Caffe nor in the forks known here"
+
+
+def _unknown_value(enum: Any, key: str, value: str) -> str:
+    names = list(enum.values_by_name)
+    what = f"field '{key}': unknown value {value}"
+    if enum.full_name.endswith("V1LayerParameter.LayerType") and value[0] in "\"'":
+        return (
+            f"{what}: in layers {{}} type is an enum such as CONVOLUTION, without quotes; "
+            f"in layer {{}} it is a string such as {value}"
+        )
+    close = difflib.get_close_matches(value.strip("\"'").upper(), names, 1)
+    if close:
+        return f"{what}; did you mean {close[0]}?"
+    return f"{what}; known: {', '.join(names)}"
