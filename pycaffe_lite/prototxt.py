@@ -52,13 +52,13 @@ def read_text(path: AnyPath, message_class: type[M]) -> M:
     """
     data, name = read_file(path), os.fspath(path)
     if b"\0" in data[:4096]:  # spares decoding a large weights file
-        raise _wrong_content(data, message_class, name)
+        raise _not_parsed(message_class, name, describe_content(data))
     try:
         return parse_text(data.decode("utf-8", "surrogateescape"), message_class, name)
     except ModelError as error:
-        if describe_content(data) in (None, _TEXT):
+        if describe_content(data) == _TEXT:
             raise
-        raise _wrong_content(data, message_class, name) from error
+        raise _not_parsed(message_class, name, describe_content(data)) from error
 
 
 def parse_text(text: str, message_class: type[M], name: str = "<string>") -> M:
@@ -84,7 +84,8 @@ def parse_binary(data: bytes, message_class: type[M], name: str = "<bytes>") -> 
     try:
         return message_class.FromString(data)
     except DecodeError as error:
-        raise _wrong_content(data, message_class, name) from error
+        what = describe_content(data)
+        raise _not_parsed(message_class, name, None if what == _BINARY else what) from error
 
 
 def to_text(message: "Message") -> str:
@@ -110,16 +111,17 @@ def read_file(path: AnyPath) -> bytes:
         return Path(path).read_bytes()
     except FileNotFoundError as error:
         raise MissingFileError(f"Could not open file {os.fspath(path)}: no such file") from error
-    except OSError as error:
-        reason = error.strerror or error
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
+        reason = getattr(error, "strerror", None) or error
         raise ModelError(f"Could not open file {os.fspath(path)}: {reason}") from error
 
 
 _TEXT = "text (a prototxt?)"
+_BINARY = "binary data (a caffemodel?)"
 _STARTS = {
     b"version https://git-lfs": "a Git LFS pointer: the file itself was not downloaded",
-    b"\x89HDF\r\n": "an HDF5 file",
-    b"PK\x03\x04": "a zip archive",
+    b"\x89hdf\r\n": "an HDF5 file",
+    b"pk\x03\x04": "a zip archive",
     b"\x1f\x8b": "a gzip archive",
     b"\xff\xfe": "UTF-16 text: save it as UTF-8",
     b"\xfe\xff": "UTF-16 text: save it as UTF-8",
@@ -129,20 +131,19 @@ _STARTS = {
 }
 
 
-def describe_content(data: bytes) -> str | None:
-    """What a file that would not parse looks like, in words; None where nothing stands out."""
+def describe_content(data: bytes) -> str:
+    """What the beginning of a file that would not parse looks like, in words."""
     head = data[:4096].removeprefix(b"\xef\xbb\xbf")
-    for start, meaning in _STARTS.items():
-        if head.lstrip().lower().startswith(start.lower()):
+    start = head.lstrip().lower()
+    for magic, meaning in _STARTS.items():
+        if start.startswith(magic):
             return meaning
     if not head:
         return "an empty file"
-    if any(byte < 32 and byte not in b"\t\n\v\f\r" for byte in head):
-        return "binary data (a caffemodel?)"
-    return _TEXT
+    controls = sum(byte < 32 and byte not in b"\t\n\v\f\r" for byte in head)
+    return _BINARY if b"\0" in head or controls * 50 > len(head) else _TEXT
 
 
-def _wrong_content(data: bytes, message_class: type["Message"], name: str) -> ModelError:
-    what = describe_content(data)
-    looks = f"it looks like {what}" if what else "it is damaged or of another kind"
-    return ModelError(f"failed to parse {message_class.DESCRIPTOR.name} file {name}: {looks}")
+def _not_parsed(message_class: type["Message"], name: str, content: str | None) -> ModelError:
+    why = f"it looks like {content}" if content else "it is damaged or cut short"
+    return ModelError(f"failed to parse {message_class.DESCRIPTOR.name} file {name}: {why}")

@@ -95,8 +95,10 @@ class _Text:
             return f"field '{match.group(1)}' is given twice, but may be given once only"
         if self.scan.overclosed == offset:
             return "this closing brace closes nothing: there is one too many before or here"
-        if not self.text[offset:].strip() and self.scan.unclosed:
+        if what.startswith(('Expected "}"', 'Expected ">"')) and self.scan.unclosed:
             return self._unclosed()
+        if self.text.startswith("/", offset):
+            return f"{what} Comments start with #"
         if (
             what.startswith("Expected string")
             and key == "type"
@@ -104,9 +106,10 @@ class _Text:
             and block.field == "layer"
         ):
             return (
-                f"{what}; in layer {{}} type is a string such as 'Convolution' (an enum such as "
-                "CONVOLUTION belongs in layers {})"
+                f"{what}; type is an enum in layers {{}}, but a string in layer {{}}: 'Convolution'"
             )
+        if what.startswith('Expected "true"'):
+            what = f"expected true or false, found {self.text[offset : offset + 20].split(' ')[0]}"
         return f"field '{key}': {what}" if key else what
 
     def _unclosed(self) -> str:
@@ -134,8 +137,12 @@ def _layer(block: Block) -> str:
 
 
 def _unknown_field(message: Any, name: str) -> str:
+    if name[0].isdigit():
+        return f"expected a field's name, found {name}; a list is written [1, 2]"
     what = f"{message.name} has no field '{name}'"
-    close = difflib.get_close_matches(name, list(message.fields_by_name), 1)
+    if name in ("layer", "layers"):
+        return f"{what}; a brace before it is not closed"
+    close = difflib.get_close_matches(name, list(message.fields_by_name), 1, 0.7)
     if close:
         return f"{what}; did you mean '{close[0]}'?"
     homes = [

@@ -19,9 +19,10 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _ESCAPE = re.compile(
-    r"""\\(?:[abfnrtv\\?'"]|[0-3]?[0-7]{1,2}|[xX][0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{4}"""
+    r"""\\(?:[abfnrtv\\?'"]|[0-3][0-7]{2}|[0-7]{1,2}(?![0-7])|[xX][0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{4}"""
     r"""|U00(?:0[0-9A-Fa-f]|10)[0-9A-Fa-f]{4})"""
 )
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 # Python's own parser takes these for numbers; Caffe's does not.
 _ONLY_PYTHON = re.compile(r"\+|-?0[bBoO]|.*_")
 
@@ -51,7 +52,7 @@ class Scan:
 
     def block_at(self, offset: int) -> Block | None:
         """The innermost block around an offset that has a name or a type, else any around it."""
-        around = [block for block in self.blocks if block.start <= offset < block.end]
+        around = [block for block in self.blocks if block.start < offset < block.end]
         named = [block for block in around if block.name or block.type]
         best = named or around
         return best[-1] if best else None
@@ -91,8 +92,7 @@ def scan(text: str) -> Scan:
         elif kind in ("word", "string") and stack and stack[-1].block:
             _note_value(stack[-1].block, key, token, joined=previous == "string")
         previous = token if kind == "other" else kind
-    for opened in reversed(stack):
-        found.unclosed.insert(0, (opened.start, opened.field))
+    found.unclosed = [(opened.start, opened.field) for opened in stack]
     while stack:
         _close(stack, len(text) + 1)
     return found
@@ -180,6 +180,6 @@ def _string_problem(token: str, offset: int) -> tuple[int, str] | None:
             bad = token[at : at + 2]
             return offset + at, f"{bad} is no escape sequence; write paths with '/' instead of '\\'"
         at = token.find("\\", escape.end())
-    if any("\udc80" <= character <= "\udcff" for character in token):
+    if not token.isascii() and _NOT_UTF8.search(token):
         return offset, "the string is not UTF-8; save the file as UTF-8"
     return None
