@@ -2,6 +2,7 @@
 
 Parsing itself is google.protobuf.text_format; around it is what it lacks: byte order marks, line
 ends, encodings, required fields, Caffe's stricter tokens, and errors with file, line and layer.
+All that is imported when a text is parsed; importing this module costs next to nothing.
 """
 
 import os
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import MissingFileError, ModelError
 from .proto import caffe_pb2
-from .prototxt_scan import layer_lines, normalize
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -67,9 +67,9 @@ def parse_text(text: str, message_class: type[M], name: str = "<string>") -> M:
     Bytes that are not UTF-8 may stand in comments as surrogate escapes. Raises ModelError with
     line, column, layer and source line.
     """
-    from . import prototxt_errors
+    from .prototxt_errors import parse
 
-    return prototxt_errors.parse(normalize(text), message_class, name)
+    return parse(text, message_class, name)
 
 
 def read_binary(path: AnyPath, message_class: type[M]) -> M:
@@ -86,6 +86,16 @@ def parse_binary(data: bytes, message_class: type[M], name: str = "<bytes>") -> 
     except DecodeError as error:
         what = describe_content(data)
         raise _not_parsed(message_class, name, None if what == _BINARY else what) from error
+
+
+def layer_lines(text: str) -> dict[str, list[int]]:
+    """Layer name -> the 1-based lines where top-level `layer` or `layers` entries of it start.
+
+    Works on texts that do not parse, too.
+    """
+    from .prototxt_scan import layer_lines
+
+    return layer_lines(text)
 
 
 def to_text(message: "Message") -> str:

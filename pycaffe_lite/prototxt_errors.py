@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from google.protobuf import text_format
 
 from .errors import ModelError
-from .prototxt_scan import Block, Scan, scan
+from .prototxt_scan import Block, Scan, normalize, scan
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -21,7 +21,8 @@ _KEY_BEFORE = re.compile(r"([A-Za-z_]\w*)\s*:\s*\Z")
 
 
 def parse(text: str, message_class: type[M], name: str) -> M:
-    """The message in a normalized text. Raises ModelError."""
+    """The message in a text. Raises ModelError."""
+    text = normalize(text)
     context = _Text(text, message_class, name)
     if context.scan.problem:
         raise context.error(*context.scan.problem)
