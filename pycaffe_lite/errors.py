@@ -2,7 +2,14 @@
 
 
 class ModelError(ValueError):
-    """A model, or an argument given to one, is wrong; the text names the layer and the numbers."""
+    """A model, or an argument given to one, is wrong; the text names the layer and the numbers.
+
+    `layer` is the name of the layer at fault where whoever raises cannot tell its file and line.
+    """
+
+    def __init__(self, message: str, layer: str | None = None) -> None:
+        super().__init__(message)
+        self.layer = layer
 
 
 class WeightsError(ModelError):
@@ -10,4 +17,4 @@ class WeightsError(ModelError):
 
 
 class MissingFileError(RuntimeError, FileNotFoundError):
-    """A file is not there: pycaffe raised RuntimeError, Python says FileNotFoundError; it is both."""
+    """A file is not there: RuntimeError, as pycaffe raises, and FileNotFoundError in one."""

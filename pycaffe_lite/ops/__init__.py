@@ -1,1 +1,1 @@
-"""The backends: primitive kernels and nothing else. The modules of this folder are found by scanning."""
+"""The backends: primitive kernels and nothing else. Scanning this folder finds them."""

@@ -103,7 +103,7 @@ class Ops:
         positions = out.shape[2 + len(window.kernel) :]
         x = self._pad(x, window.pad, window.pad, 0)
         for tap in _offsets(window.kernel):
-            out[(slice(None), slice(None), *tap)] = x[_tap_slices(window, tap, positions)]
+            out[_every(tap)] = x[_tap_slices(window, tap, positions)]
         return out
 
     def col2im(self, col: Array, window: Window, out: Array) -> Array:
@@ -118,9 +118,8 @@ class Ops:
             dtype=out.dtype,
         )
         for tap in _offsets(window.kernel):
-            padded[_tap_slices(window, tap, positions)] += col[(slice(None), slice(None), *tap)]
-        inner = tuple(slice(p, p + s) for s, p in zip(spatial, window.pad, strict=True))
-        out[...] = padded[(slice(None), slice(None), *inner)]
+            padded[_tap_slices(window, tap, positions)] += col[_every(tap)]
+        out[...] = padded[_inner(window.pad, spatial)]
         return out
 
     def conv_forward(
@@ -161,9 +160,7 @@ class Ops:
         out += self.xp.matmul(dy4, col.swapaxes(2, 3)).sum(axis=0).reshape(out.shape)
         return out
 
-    def _columns(
-        self, x: Array, window: Window, group: int, positions: tuple[int, ...]
-    ) -> Array:
+    def _columns(self, x: Array, window: Window, group: int, positions: tuple[int, ...]) -> Array:
         """(N, C, *S) -> (N, G, C/G * taps, positions), a view of x where the window is a point."""
         n, channels = x.shape[:2]
         if not window.is_pointwise:
@@ -195,7 +192,7 @@ class Ops:
         return out
 
     def pool_max_backward(self, dy: Array, mask: Array, out: Array) -> Array:
-        """dy (N, C, *P), mask int32 (N, C, *P) -> out (N, C, *S): dy added where the mask points."""
+        """dy (N, C, *P), mask int32 of its shape -> out (N, C, *S): dy added where mask points."""
         xp = self.xp
         planes = dy.shape[0] * dy.shape[1]
         size = prod(out.shape[2:])
@@ -228,8 +225,7 @@ class Ops:
         padded = self.xp.zeros((*out.shape[:2], *size), dtype=out.dtype)
         for tap in _offsets(window.kernel):
             padded[_tap_slices(window, tap, pooled)] += share
-        inner = tuple(slice(p, p + s) for p, s in zip(window.pad, spatial, strict=True))
-        out[...] = padded[(slice(None), slice(None), *inner)]
+        out[...] = padded[_inner(window.pad, spatial)]
         return out
 
     def _divisor(
@@ -245,7 +241,11 @@ class Ops:
         return divisor
 
     def _plane_index(
-        self, window: Window, tap: tuple[int, ...], spatial: tuple[int, ...], pooled: tuple[int, ...]
+        self,
+        window: Window,
+        tap: tuple[int, ...],
+        spatial: tuple[int, ...],
+        pooled: tuple[int, ...],
     ) -> Array:
         """int32 (*P): where in its plane each window's `tap` lies."""
         index = self.xp.zeros((), dtype=np.int32)
@@ -254,14 +254,15 @@ class Ops:
             index = index[..., None] * size + (at + (tap[axis] - window.pad[axis]))
         return index.astype(np.int32)
 
-    def _pad(self, x: Array, before: tuple[int, ...], after: tuple[int, ...], value: float) -> Array:
+    def _pad(
+        self, x: Array, before: tuple[int, ...], after: tuple[int, ...], value: float
+    ) -> Array:
         """x (N, C, *S) with `value` around its spatial axes; x itself where nothing is added."""
         if not any(before) and not any(after):
             return x
         size = tuple(b + s + a for b, s, a in zip(before, x.shape[2:], after, strict=True))
         padded = self.xp.full((*x.shape[:2], *size), value, dtype=x.dtype)
-        inner = tuple(slice(b, b + s) for b, s in zip(before, x.shape[2:], strict=True))
-        padded[(slice(None), slice(None), *inner)] = x
+        padded[_inner(before, x.shape[2:])] = x
         return padded
 
     # ---- softmax ------------------------------------------------------------------------------
@@ -286,20 +287,28 @@ def _offsets(kernel: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     return itertools.product(*(range(k) for k in kernel))
 
 
+def _every(index: tuple[Any, ...]) -> tuple[Any, ...]:
+    """An index of the axes behind the first two, for all of those."""
+    return (slice(None), slice(None), *index)
+
+
+def _inner(before: tuple[int, ...], spatial: tuple[int, ...]) -> tuple[Any, ...]:
+    """Where an image lies in its padded copy (N, C, *S)."""
+    return _every(tuple(slice(b, b + s) for b, s in zip(before, spatial, strict=True)))
+
+
 def _tap_slices(
     window: Window, tap: tuple[int, ...], positions: tuple[int, ...]
-) -> tuple[slice, ...]:
+) -> tuple[Any, ...]:
     """What one tap of every window reads of a padded (N, C, *S) array."""
     spatial = (
         slice(t * d, t * d + (count - 1) * s + 1, s)
         for t, d, s, count in zip(tap, window.dilation, window.stride, positions, strict=True)
     )
-    return (slice(None), slice(None), *spatial)
+    return _every(tuple(spatial))
 
 
-def _tail(
-    window: Window, spatial: tuple[int, ...], pooled: tuple[int, ...]
-) -> tuple[int, ...]:
+def _tail(window: Window, spatial: tuple[int, ...], pooled: tuple[int, ...]) -> tuple[int, ...]:
     """Positions needed behind each axis so that the last pooling window has all its taps."""
     return tuple(
         max((count - 1) * s + k - size - p, 0)

@@ -11,7 +11,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Window:
-    """A window over the spatial axes, one entry an axis: kernel, stride, pad (both sides), dilation.
+    """A window over the spatial axes, an entry each: kernel, stride, pad (both sides), dilation.
 
     Unset stride, pad and dilation are 1, 0 and 1 on every axis. Raises ValueError where a kernel,
     stride or dilation entry is below 1, a pad below 0, or the entries differ in number.

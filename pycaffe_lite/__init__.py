@@ -1,0 +1,35 @@
+"""Runs Caffe nets from plain Python, on the CPU through NumPy and on the GPU through CuPy.
+
+The names are pycaffe's: `import pycaffe_lite as caffe` and existing scripts work.
+"""
+
+from . import layer_types as _layer_types  # registers the layers  # noqa: F401
+from .blob import Blob
+from .device import set_device, set_mode_cpu, set_mode_gpu, set_ops, set_random_seed
+from .errors import MissingFileError, ModelError, WeightsError
+from .layer import Layer
+from .net import TEST, TRAIN, Net
+from .version import __version__
+
+__all__ = [
+    "TEST",
+    "TRAIN",
+    "Blob",
+    "Layer",
+    "MissingFileError",
+    "ModelError",
+    "Net",
+    "WeightsError",
+    "__version__",
+    "layer_type_list",
+    "set_device",
+    "set_mode_cpu",
+    "set_mode_gpu",
+    "set_ops",
+    "set_random_seed",
+]
+
+
+def layer_type_list() -> list[str]:
+    """The names of all layer types, sorted: the package's own and those defined by the user."""
+    return sorted(Layer.registry)

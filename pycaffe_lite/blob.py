@@ -1,0 +1,326 @@
+"""Where do arrays live? Storage with one copy a place, and the blobs that the net's user sees.
+
+Reading and writing are declared by the caller of `SyncedArray.on`; both are the default, so that a
+forgotten declaration costs a copy and never gives a wrong number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
+
+from .errors import ModelError
+from .ops.base import Array, Ops
+
+INT_MAX = 2**31 - 1
+MAX_AXES = 32
+
+_HOST = Ops()
+_dtype: Any = np.float32
+
+
+@contextmanager
+def precision(dtype: Any) -> Iterator[None]:
+    """Blobs made inside have this dtype. For gradient tests only: Caffe nets are float32."""
+    global _dtype
+    before, _dtype = _dtype, dtype
+    try:
+        yield
+    finally:
+        _dtype = before
+
+
+class _Copy:
+    """The storage as one place holds it; `fresh` where its values are the current ones."""
+
+    __slots__ = ("buffer", "fresh", "ops")
+
+    def __init__(self, ops: Ops, buffer: Array, fresh: bool) -> None:
+        self.ops, self.buffer, self.fresh = ops, buffer, fresh
+
+
+class SyncedArray:
+    """Flat storage of `count` elements with at most one copy a place, brought up to date on use.
+
+    The first touch allocates zeros. Growing drops the copies (their arrays live on, stale, with
+    whoever holds them); shrinking keeps them. `version` counts the accesses that may have written.
+    """
+
+    __slots__ = ("_copies", "capacity", "count", "dtype", "version")
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = np.dtype(dtype)
+        self.count = self.capacity = self.version = 0
+        self._copies: dict[str, _Copy] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that one copy takes, allocated or not."""
+        return self.capacity * self.dtype.itemsize
+
+    def resize(self, count: int) -> None:
+        """Hold `count` elements; where that is more than ever before, all of them become zero."""
+        if count > self.capacity:
+            self.capacity = count
+            self._copies.clear()
+            self.version += 1
+        self.count = count
+
+    def on(self, ops: Ops, *, read: bool = True, write: bool = True) -> Array:
+        """The flat buffer (`capacity` elements) of that backend's place.
+
+        Values are copied over from a fresh place only where `read` and stale; `write` makes every
+        other place stale. With `read=False` the caller promises to write all it hands on.
+        """
+        copy = self._copies.get(ops.place)
+        if copy is None:
+            fresh = not self._copies
+            copy = _Copy(ops, ops.allocate(self.capacity, self.dtype), fresh)
+            self._copies[ops.place] = copy
+        if read and not copy.fresh:
+            self._pull(copy)
+        if write:
+            self.version += 1
+            if len(self._copies) > 1:
+                for other in self._copies.values():
+                    other.fresh = False
+            copy.fresh = True
+        return copy.buffer
+
+    def _pull(self, target: _Copy) -> None:
+        source = next(c for c in self._copies.values() if c.fresh)
+        n = self.count
+        if source.ops.place == "cpu":
+            target.ops.upload(source.buffer[:n], target.buffer[:n])
+        elif target.ops.place == "cpu":
+            source.ops.download(source.buffer[:n], target.buffer[:n])
+        else:
+            host = np.empty(n, self.dtype)
+            target.ops.upload(source.ops.download(source.buffer[:n], host), target.buffer[:n])
+        target.fresh = True
+
+    def release(self, place: str) -> None:
+        """Forget the copy at `place` where another place has the current values."""
+        copy = self._copies.get(place)
+        if copy is not None and any(c.fresh for p, c in self._copies.items() if p != place):
+            del self._copies[place]
+
+
+class _Shaped(NamedTuple):
+    buffer: Array
+    array: Array
+
+
+class Blob:
+    """An array and its gradient as pycaffe shows them: `data` and `diff`, float32, any shape.
+
+    A Blob knows nothing of names, layers or nets. Raises ModelError where a shape has a negative
+    dimension, more than 32 axes, or more than INT_MAX elements.
+    """
+
+    def __init__(self, shape: Sequence[int] = (), dtype: Any = None) -> None:
+        dtype = _dtype if dtype is None else dtype
+        self._data, self._diff = SyncedArray(dtype), SyncedArray(dtype)
+        self._shaped: dict[tuple[bool, str, bool], _Shaped] = {}
+        self._shape: tuple[int, ...] = ()
+        self._count = -1
+        self.reshape(*shape)
+
+    # ---- the user's face -----------------------------------------------------------------------
+
+    @property
+    def data(self) -> np.ndarray:
+        """The values: a live, writable host view, made anew each time; brings them to the host."""
+        return self.array(_HOST)[...]
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        raise AttributeError("can't set attribute 'data'; write into it: blob.data[...] = values")
+
+    @property
+    def diff(self) -> np.ndarray:
+        """The gradient: a live, writable host view, made anew each time."""
+        return self.array(_HOST, diff=True)[...]
+
+    @diff.setter
+    def diff(self, value: Any) -> None:
+        raise AttributeError("can't set attribute 'diff'; write into it: blob.diff[...] = values")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+        return self._count
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._data.dtype
+
+    @property
+    def num(self) -> int:
+        """shape[0] of a blob with at most 4 axes, 1 where it has none; channels.. likewise."""
+        return self._legacy(0)
+
+    @property
+    def channels(self) -> int:
+        return self._legacy(1)
+
+    @property
+    def height(self) -> int:
+        return self._legacy(2)
+
+    @property
+    def width(self) -> int:
+        return self._legacy(3)
+
+    def reshape(self, *dims: SupportsIndex | Sequence[SupportsIndex]) -> None:
+        """Change the shape: `reshape(1, 3, 8, 9)` or one sequence; no dims make a scalar.
+
+        Values stay where the new shape needs no more memory than any before; else they are zeros.
+        """
+        given: Any = dims
+        if len(dims) == 1 and not isinstance(dims[0], SupportsIndex):
+            given = dims[0]
+        shape = tuple(d.__index__() for d in given)
+        if shape == self._shape and self._count >= 0:
+            return
+        count = _checked_count(shape)
+        self._shape, self._count = shape, count
+        self._data.resize(count)
+        self._diff.resize(count)
+        self._shaped.clear()
+
+    def __repr__(self) -> str:
+        return f"<Blob {describe(self._shape)}>"
+
+    # ---- the net's face ------------------------------------------------------------------------
+
+    def array(
+        self, ops: Ops, *, diff: bool = False, read: bool = True, write: bool = True
+    ) -> Array:
+        """data (or diff) at the place of `ops`, in the blob's shape; see `SyncedArray.on`.
+
+        On the host an array that may not be written is flagged so.
+        """
+        storage = self._diff if diff else self._data
+        buffer = storage.on(ops, read=read, write=write)
+        key = (diff, ops.place, write)
+        shaped = self._shaped.get(key)
+        if shaped is None or shaped.buffer is not buffer:
+            array = buffer[: self._count].reshape(self._shape)
+            if not write and ops.kind == "cpu":
+                array.flags.writeable = False
+            shaped = self._shaped[key] = _Shaped(buffer, array)
+        return shaped.array
+
+    def share_data(self, other: Blob | View) -> None:
+        """From now on the values are those of `other`, of equal count; shapes may differ."""
+        self._data = _blob(other)._data
+        self._shaped.clear()
+
+    def share_diff(self, other: Blob | View) -> None:
+        """From now on the gradient is that of `other`, of equal count; shapes may differ."""
+        self._diff = _blob(other)._diff
+        self._shaped.clear()
+
+    def shares_data(self, other: Blob | View) -> bool:
+        """True where both have one storage for their values."""
+        return self._data is _blob(other)._data
+
+    @property
+    def storages(self) -> tuple[SyncedArray, SyncedArray]:
+        """The storage of the values and of the gradient."""
+        return self._data, self._diff
+
+    def _legacy(self, axis: int) -> int:
+        if len(self._shape) > 4:
+            raise ModelError(
+                f"cannot use legacy accessors on blobs with > 4 axes; this one has"
+                f" {len(self._shape)}: {describe(self._shape)}"
+            )
+        return self._shape[axis] if axis < len(self._shape) else 1
+
+
+class View:
+    """A blob as a layer sees it in one verb: arrays of one backend, some of them read-only."""
+
+    __slots__ = ("_data", "_diff", "blob", "ops")
+
+    def __init__(self, blob: Blob, ops: Ops, data: str = "rw", diff: str = "rw") -> None:
+        self.blob, self.ops = blob, ops
+        self._data = {"read": "r" in data, "write": "w" in data}
+        self._diff = {"read": "r" in diff, "write": "w" in diff}
+
+    @property
+    def data(self) -> Array:
+        return self.blob.array(self.ops, diff=False, **self._data)
+
+    @property
+    def diff(self) -> Array:
+        return self.blob.array(self.ops, diff=True, **self._diff)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.blob._shape
+
+    @property
+    def count(self) -> int:
+        return self.blob._count
+
+    def reshape(self, *dims: Any) -> None:
+        self.blob.reshape(*dims)
+
+    def share_data(self, other: Blob | View) -> None:
+        self.blob.share_data(other)
+
+    def share_diff(self, other: Blob | View) -> None:
+        self.blob.share_diff(other)
+
+
+class BlobVec(list[Blob]):
+    """A layer's parameter blobs, a list with pycaffe's `add_blob`."""
+
+    def add_blob(self, *dims: Any) -> None:
+        """Append a blob of that shape, zeros."""
+        blob = Blob()
+        blob.reshape(*dims)
+        self.append(blob)
+
+
+def _blob(other: Blob | View) -> Blob:
+    return other.blob if isinstance(other, View) else other
+
+
+def _checked_count(shape: tuple[int, ...]) -> int:
+    if len(shape) > MAX_AXES:
+        raise ModelError(f"a blob has at most {MAX_AXES} axes, not {len(shape)}")
+    if min(shape, default=0) < 0:
+        raise ModelError(f"blob dimensions must not be negative: {shape}")
+    count = prod(shape)
+    if count > INT_MAX:
+        raise ModelError(
+            f"blob size exceeds INT_MAX: {' x '.join(map(str, shape))} is {count} elements,"
+            f" at most {INT_MAX} are possible"
+        )
+    return count
+
+
+def describe(shape: Sequence[int]) -> str:
+    """A shape and its count as Caffe prints them: `2 3 (6)`."""
+    return " ".join(map(str, [*shape, f"({prod(shape)})"]))
+
+
+def canonical_axis(axis: int, shape: Sequence[int]) -> int:
+    """`axis` counted from the front; negative ones count from the end. ModelError where outside."""
+    if not -len(shape) <= axis < len(shape):
+        raise ModelError(
+            f"axis {axis} out of range for {len(shape)}-D blob with shape `{describe(shape)}`"
+        )
+    return axis % len(shape)

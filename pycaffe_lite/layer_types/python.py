@@ -1,0 +1,31 @@
+"""Layers written in Python by the user, named by module and class in the prototxt."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ..layer import Layer
+
+
+class Python(Layer):
+    """Stands for the class `python_param { module layer }`, a subclass of Layer of the user's.
+
+    Its verbs get Blobs with NumPy arrays in every mode; `param_str` and `phase` are set before
+    `setup`; `reshape` is called before every forward. The module is found as by `import`. Raises
+    ImportError for a module or class that is not there, TypeError for a class that is no Layer.
+    """
+
+    @classmethod
+    def from_spec(cls, spec: Any) -> Layer:
+        module, name = spec.python_param.module, spec.python_param.layer
+        where = f"layer {spec.name!r} (Python)"
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except ImportError as error:
+            raise ImportError(f"{where}: cannot import module {module!r}: {error}") from error
+        except AttributeError:
+            raise ImportError(f"{where}: module {module!r} has no class {name!r}") from None
+        if not (isinstance(found, type) and issubclass(found, Layer)):
+            raise TypeError(f"{where}: {module}.{name} is not a subclass of Layer")
+        return found(spec)

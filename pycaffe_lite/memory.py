@@ -1,0 +1,69 @@
+"""How much memory may a net take? Physical memory or the cgroup's limit, whichever is less."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from .blob import Blob, SyncedArray, describe
+from .errors import ModelError
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def limit() -> int | None:
+    """Bytes that may be used: PYCAFFE_LITE_MEMORY ("512M", "8G", bytes), else what the machine has.
+
+    None where nothing tells. Raises ModelError where the variable is no size.
+    """
+    wanted = os.environ.get("PYCAFFE_LITE_MEMORY")
+    if wanted:
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", wanted, re.IGNORECASE)
+        if not found:
+            raise ModelError(f"PYCAFFE_LITE_MEMORY={wanted!r} is no size; write 512M or 8G")
+        return int(float(found[1]) * _UNITS[found[2].upper()])
+    known = [size for size in (_physical(), *map(_cgroup, _LIMITS)) if size is not None]
+    return min(known, default=None)
+
+
+def _physical() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        return None
+
+
+def _cgroup(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def check(blobs: Iterable[tuple[str, Blob]], diffs: bool = False) -> None:
+    """ModelError where the named blobs need more than `limit()`, naming the largest.
+
+    Storage that several blobs share counts once; gradients only with `diffs`.
+    """
+    sizes: dict[SyncedArray, int] = {}
+    largest: tuple[int, str, Blob] | None = None
+    for name, blob in blobs:
+        for storage in blob.storages[: 2 if diffs else 1]:
+            sizes[storage] = storage.nbytes
+        if largest is None or blob.storages[0].nbytes > largest[0]:
+            largest = (blob.storages[0].nbytes, name, blob)
+    total, most = sum(sizes.values()), limit()
+    if largest is not None and most is not None and total > most:
+        raise ModelError(
+            f"the net's blobs need {_readable(total)} of memory but there are {_readable(most)}"
+            f" (PYCAFFE_LITE_MEMORY overrides); the largest is {largest[1]!r} with"
+            f" {_readable(largest[0])}, shape `{describe(largest[2].shape)}`"
+        )
+
+
+def _readable(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

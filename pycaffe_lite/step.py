@@ -1,0 +1,152 @@
+"""What is one step of a net? A layer with its blobs: binds arrays, reshapes, runs a verb.
+
+A Step knows its layer and its blobs and nothing of its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import device
+from .blob import Blob, View
+from .errors import ModelError
+from .layer import Layer, is_built_in
+from .ops.base import Ops
+
+_HOST = Ops()
+
+
+class Step:
+    """A layer, its bottom and top blobs, and what of it takes part in backward.
+
+    `propagate_down[i]`: bottom i gets a gradient. `needs_backward`: the layer runs in backward at
+    all. `loss_weights[k]`: the weight of top k in the net's loss.
+    """
+
+    def __init__(
+        self,
+        layer: Layer,
+        bottom: Sequence[Blob],
+        top: Sequence[Blob],
+        locate: Callable[[str], str] = lambda name: "",
+    ) -> None:
+        self.layer, self.bottom, self.top = layer, list(bottom), list(top)
+        self.propagate_down = [False] * len(self.bottom)
+        self.needs_backward = False
+        self.loss_weights = [0.0] * len(self.top)
+        self._locate = locate
+        self._ops: Ops | None = None
+        self._seen: list[tuple[int, ...]] | None = None
+        self._seeded: list[tuple[int, ...] | None] = [None] * len(self.top)
+
+    # ---- the verbs -----------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Set the layer up and shape its tops for the first time."""
+        self._bind(device.current())
+        self._run(self.layer.setup, self._read_bottom, self._write_top)
+        self._ops = None  # the layer has parameters now: bind them too
+        self.reshape()
+
+    def reshape(self) -> None:
+        """Let the layer shape its tops; a weighted top's gradient gets its weight when new."""
+        self._bind(device.current())
+        self._run(self.layer.reshape, self._read_bottom, self._write_top)
+        self._seen = self._shapes()
+        for k, weight in enumerate(self.loss_weights):
+            if weight and self._seeded[k] != self.top[k].shape:
+                self._seed(k)
+
+    def forward(self, ops: Ops) -> None:
+        """Compute the tops, after a reshape where a shape is not the one seen last."""
+        self._bind(ops)
+        if self.layer.reshapes_every_time or self._shapes() != self._seen:
+            self.reshape()
+        self._run(self.layer.forward, self._read_bottom, self._write_top)
+
+    def backward(self, ops: Ops) -> None:
+        """Compute the gradients of bottoms and parameters from those of the tops."""
+        self._bind(ops)
+        for k, weight in enumerate(self.loss_weights):
+            if weight and self._is_in_place(k):
+                self._seed(k)  # the bottom's gradient, one storage with it, has overwritten it
+        self._run(
+            self.layer.backward, self._read_top, list(self.propagate_down), self._write_bottom
+        )
+
+    def loss(self) -> Any:
+        """The weighted sum of this step's loss tops, a 0-d array of the backend, or 0.0.
+
+        The weights are those in the tops' diffs, which the user may change; an in-place top has
+        no diff of its own to change.
+        """
+        total: Any = 0.0
+        for k, weight in enumerate(self.loss_weights):
+            if weight:
+                value, scale = self._read_top[k].data, weight
+                if not self._is_in_place(k):
+                    scale = self._read_top[k].diff
+                total = total + (value * scale).sum()
+        return total
+
+    # ---- arrays --------------------------------------------------------------------------------
+
+    def _bind(self, ops: Ops) -> None:
+        """Hand the layer the backend, and make the views of its blobs that the verbs get."""
+        if ops is self._ops:
+            return
+        self._ops = ops
+        if self.layer.host_only:
+            self.layer.bind(_HOST)
+            self._read_bottom: list[Any] = self.bottom
+            self._write_bottom: list[Any] = self.bottom
+            self._read_top: list[Any] = self.top
+            self._write_top: list[Any] = self.top
+            return
+        if wants_definition(self.layer):
+            ops = device.generic()
+        self.layer.bind(ops)
+        places = ["rw" if b in self.top else "w" for b in self.bottom]
+        self._read_bottom = [View(b, ops, "r", "r") for b in self.bottom]
+        self._write_bottom = [
+            View(b, ops, "r", p) for b, p in zip(self.bottom, places, strict=True)
+        ]
+        self._read_top = [View(t, ops, "r", "r") for t in self.top]
+        self._write_top = [View(t, ops, "rw" if t in self.bottom else "w", "r") for t in self.top]
+
+    def _shapes(self) -> list[tuple[int, ...]]:
+        return [b.shape for b in self.bottom] + [t.shape for t in self.top]
+
+    def _is_in_place(self, k: int) -> bool:
+        return self.top[k] in self.bottom
+
+    def _seed(self, k: int) -> None:
+        self.top[k].array(_HOST, diff=True, read=False)[...] = self.loss_weights[k]
+        self._seeded[k] = self.top[k].shape
+
+    # ---- errors --------------------------------------------------------------------------------
+
+    def _run(self, verb: Callable[..., None], *args: Any) -> None:
+        try:
+            verb(*args)
+        except ValueError as error:
+            if not is_built_in(self.layer):
+                raise  # a user's exception stays the user's own
+            raise self.located(error) from error
+
+    def located(self, error: ValueError) -> ModelError:
+        """The same complaint with the layer's place, name and type in front."""
+        kind = type(error) if isinstance(error, ModelError) else ModelError
+        return kind(f"{self._locate(self.layer.name)}{describe(self.layer)}: {error}")
+
+
+def describe(layer: Layer) -> str:
+    """How errors name a layer: layer 'conv1' (Convolution)."""
+    return f"layer {layer.name!r} ({layer.type})"
+
+
+def wants_definition(layer: Layer) -> bool:
+    """True where the prototxt says `engine: CAFFE`: plain im2col and matrix product, always."""
+    engine = getattr(layer.param, "engine", None)
+    return engine is not None and engine == getattr(layer.param, "CAFFE", 1)
