@@ -58,9 +58,9 @@ class _Text:
             where = f"{self.name}:{line}:{offset - start + 1}"
             source = _excerpt(self.text[start:].split("\n", 1)[0], offset - start)
         layer = f"{_layer(block)}: " if block else ""
-        return ModelError(
-            f"failed to parse {self.descriptor.name} file {where}: {layer}{what}{source}"
-        )
+        message = f"failed to parse {self.descriptor.name} file {where}: {layer}{what}{source}"
+        # Bytes that are not UTF-8 cannot be printed.
+        return ModelError(message.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
     def explain(self, error: text_format.ParseError) -> ModelError:
         """The same error, with more of what a reader needs."""
@@ -70,7 +70,7 @@ class _Text:
             return self.error(None, what)
         lines = self.text.split("\n")
         line = min(line, len(lines))
-        what = what.removeprefix(f"'{lines[line - 1]}': ")
+        what = what.removeprefix(f"'{lines[line - 1]}': ").removeprefix("'': ")
         offset = min(sum(len(x) + 1 for x in lines[: line - 1]) + column - 1, len(self.text))
         return self.error(offset, self._reword(what, offset))
 
@@ -110,7 +110,8 @@ class _Text:
                 f"{what}; type is an enum in layers {{}}, but a string in layer {{}}: 'Convolution'"
             )
         if what.startswith('Expected "true"'):
-            what = f"expected true or false, found {self.text[offset : offset + 20].split(' ')[0]}"
+            found = self.text[offset : offset + 20].split()
+            what = f"expected true or false, found {found[0] if found else 'the end'}"
         return f"field '{key}': {what}" if key else what
 
     def _unclosed(self) -> str:
@@ -126,9 +127,8 @@ class _Text:
 def _excerpt(line: str, column: int) -> str:
     """The source line with a mark below the column, on lines of their own."""
     start = max(0, column - 60)
-    shown = line[start : start + 100].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     mark = re.sub(r"[^\t]", " ", line[start:column]) + "^"
-    return f"\n    {shown}\n    {mark}"
+    return f"\n    {line[start : start + 100]}\n    {mark}"
 
 
 def _layer(block: Block) -> str:

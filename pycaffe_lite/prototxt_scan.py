@@ -149,14 +149,11 @@ def _note_value(block: Block, key: str, token: str, *, joined: bool) -> None:
 
 
 def _unquote(token: str) -> str:
-    if "\\" not in token:
+    if "\\" not in token or _string_problem(token, 0):
         return token[1:-1]
     from google.protobuf.text_encoding import CUnescape
 
-    try:
-        return CUnescape(token[1:-1]).decode("utf-8", "replace")
-    except ValueError:
-        return token[1:-1]
+    return CUnescape(token[1:-1]).decode("utf-8", "replace")
 
 
 def _token_problem(kind: str, token: str, offset: int, text: str) -> tuple[int, str] | None:
