@@ -52,7 +52,7 @@ def test_integers_and_lists(text, kernel):
         ("1e-1", float.fromhex("0x1.99999ap-4")),
         ("-2", -2),
         ("1.", 1),
-        ("2F", 2),
+        ("2f", 2),
         ("inf", float("inf")),
         ("-inf", -float("inf")),
         ("-1.5E2", -150),
