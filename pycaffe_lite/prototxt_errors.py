@@ -80,8 +80,9 @@ class _Text:
         found = re.match(r"(layers?)\[(\d+)\]", paths[0])
         if found:
             field, index = found.group(1), int(found.group(2))
-            block = [b for b in self.scan.blocks if b.top_level and b.field == field][index]
-            return self.error(block.start, what, block)
+            blocks = [b for b in self.scan.blocks if b.top_level and b.field == field]
+            if index < len(blocks):
+                return self.error(blocks[index].start, what, blocks[index])
         return self.error(None, what)
 
     def _reword(self, what: str, offset: int) -> str:
@@ -89,7 +90,6 @@ class _Text:
         if match := _UNKNOWN_FIELD.search(what):
             return _unknown_field(pool.FindMessageTypeByName(match.group(1)), match.group(2))
         key = self._key_before(offset)
-        block = self.scan.block_at(offset)
         if match := _UNKNOWN_VALUE.search(what):
             return _unknown_value(pool.FindEnumTypeByName(match.group(1)), key, match.group(2))
         if match := _TWICE.search(what):
@@ -100,19 +100,16 @@ class _Text:
             return self._unclosed()
         if self.text.startswith("/", offset):
             return f"{what} Comments start with #"
-        if (
-            what.startswith("Expected string")
-            and key == "type"
-            and block
-            and block.field == "layer"
-        ):
-            return (
-                f"{what}; type is an enum in layers {{}}, but a string in layer {{}}: 'Convolution'"
-            )
+        if key == "type" and what.startswith("Expected string") and self._in_layer(offset):
+            return f"{what}; type is an enum in layers {{}}, a string in layer {{}}: 'Convolution'"
         if what.startswith('Expected "true"'):
             found = self.text[offset : offset + 20].split()
             what = f"expected true or false, found {found[0] if found else 'the end'}"
         return f"field '{key}': {what}" if key else what
+
+    def _in_layer(self, offset: int) -> bool:
+        block = self.scan.block_at(offset)
+        return block is not None and block.field == "layer"
 
     def _unclosed(self) -> str:
         start, field = self.scan.unclosed[-1]
@@ -132,8 +129,7 @@ def _excerpt(line: str, column: int) -> str:
 
 
 def _layer(block: Block) -> str:
-    name = f"{block.field} '{block.name}'" if block.name else f"{block.field} without a name"
-    name = name.replace("layers ", "layer ", 1)
+    name = f"layer '{block.name}'" if block.name else "layer without a name"
     return f"{name} (type {block.type})" if block.type else name
 
 

@@ -45,9 +45,7 @@ class Scan:
 
     blocks: list[Block] = field(default_factory=list)  # in the order they start
     problem: tuple[int, str] | None = None  # the first bad token: offset, what is wrong
-    unclosed: list[tuple[int, str]] = field(
-        default_factory=list
-    )  # offset and field, outermost first
+    unclosed: list[tuple[int, str]] = field(default_factory=list)  # offset, field; outermost first
     overclosed: int | None = None  # offset of the first closing brace that closes nothing
 
     def block_at(self, offset: int) -> Block | None:
