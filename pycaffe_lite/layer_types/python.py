@@ -11,8 +11,9 @@ from ..layer import Layer
 class Python(Layer):
     """Stands for the class `python_param { module layer }`, a subclass of Layer of the user's.
 
-    Its verbs get Blobs with NumPy arrays in every mode; `param_str` and `phase` are set before
-    `setup`; `reshape` is called before every forward. The module is found as by `import`. Raises
+    Its verbs get Blobs with NumPy arrays in every mode, unless the class says `host_only = False`;
+    `param_str` and `phase` are set before `setup`; `reshape` is called before every forward. The
+    module is found as by `import`. Raises
     ImportError for a module or class that is not there, TypeError for a class that is no Layer.
     """
 
@@ -28,4 +29,8 @@ class Python(Layer):
             raise ImportError(f"{where}: module {module!r} has no class {name!r}") from None
         if not (isinstance(found, type) and issubclass(found, Layer)):
             raise TypeError(f"{where}: {module}.{name} is not a subclass of Layer")
-        return found(spec)
+        layer = found(spec)
+        layer.reshapes_every_time = True  # type: ignore[misc]  # for this use of the class
+        if not any("host_only" in vars(c) for c in found.__mro__ if c is not Layer):
+            layer.host_only = True  # type: ignore[misc]
+        return layer
