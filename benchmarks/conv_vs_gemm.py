@@ -1,10 +1,10 @@
 """How much does a convolution cost beyond its matrix product? Strides 1 to 4 of one 11 x 11 layer.
 
 For x (1, 1, 227, 227) and w (96, 1, 11, 11) with bias, `conv_forward` is timed against one
-`np.matmul` of the same size, (96, 121) @ (121, positions) into a preallocated array, with BLAS's own
-threads. Each round times both, one after the other, each in a short loop as `net.forward()` in a loop
-would run; the ratio is taken within the round. `--pause` sleeps before each loop, so that BLAS's
-spinning threads are asleep by then.
+`np.matmul` of the same size, (96, 121) @ (121, positions) into a preallocated array, with BLAS's
+own threads. Each round times both, one after the other, each in a short loop as `net.forward()` in
+a loop would run; the ratio is taken within the round. `--pause` sleeps before each loop: BLAS's
+threads spin for 0.1 s after a product and would disturb whatever comes next.
 
     python benchmarks/conv_vs_gemm.py [--rounds 60] [--pause 0.0] [--loop 5] [--threads N]
 """

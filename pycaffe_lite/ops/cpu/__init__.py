@@ -7,7 +7,7 @@ from typing import Any
 
 from ..base import Array, Ops
 from ..window import Window
-from . import convolution, threads
+from . import convolution, gradients, threads
 
 
 class CpuOps(Ops):
@@ -28,4 +28,24 @@ class CpuOps(Ops):
         if conv is None:
             return super().conv_forward(x, w, b, window, group, out)
         convolution.forward(conv, b, self.scratch)
+        return out
+
+    def conv_backward_data(
+        self, dy: Array, w: Array, window: Window, group: int, out: Array
+    ) -> Array:
+        """dy (N, O, *P), w (O, C/G, *K) -> out (N, C, *S), by blocks of channels."""
+        conv = convolution.sizes(out, w, dy, window, group)
+        if conv is None or not out.flags.c_contiguous or not gradients.worth(conv):
+            return super().conv_backward_data(dy, w, window, group, out)
+        gradients.backward_data(conv, self.scratch)
+        return out
+
+    def conv_backward_weights(
+        self, x: Array, dy: Array, window: Window, group: int, out: Array
+    ) -> Array:
+        """x (N, C, *S), dy (N, O, *P) -> added into out (O, C/G, *K), by blocks of its columns."""
+        conv = convolution.sizes(x, out, dy, window, group)
+        if conv is None or not out.flags.c_contiguous or not gradients.worth(conv):
+            return super().conv_backward_weights(x, dy, window, group, out)
+        gradients.backward_weights(conv, self.scratch)
         return out

@@ -8,7 +8,7 @@ outside the image is written as zeros into the block.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -74,17 +74,22 @@ def gather(x: Array, window: Window, rows: Box, cols: Box, out: Array) -> None:
         at >= 0 and at + (len(p) - 1) * s + (len(t) - 1) * d < size
         for at, p, t, s, d, size in reach
     ):
-        corner = x[(slice(None), slice(None), *(slice(at, None) for at in low))]
+        corner = x[_inner(slice(at, None) for at in low)]
         steps = x.strides[2:]
         taps = (step * d for step, d in zip(steps, window.dilation, strict=True))
         positions = (step * s for step, s in zip(steps, window.stride, strict=True))
         np.copyto(out, as_strided(corner, out.shape, (*x.strides[:2], *taps, *positions)))
         return
     for tap, image, inside, outside in tap_slices(window, rows[1:], cols, x.shape[2:]):
-        block = out[(slice(None), slice(None), *tap)]
+        block = out[_inner(tap)]
         for edge in outside:
-            block[(slice(None), slice(None), *edge)] = 0
-        block[(slice(None), slice(None), *inside)] = x[(slice(None), slice(None), *image)]
+            block[_inner(edge)] = 0
+        block[_inner(inside)] = x[_inner(image)]
+
+
+def _inner(index: Iterable[Any]) -> tuple[Any, ...]:
+    """An index of the axes behind the first two."""
+    return (slice(None), slice(None), *index)
 
 
 Slices = tuple[slice, ...]
@@ -96,10 +101,7 @@ def tap_slices(
     """For each tap of a block: its index, the part of the image that its positions read, which
     positions of the block those are, and the slabs of positions that lie outside the image."""
     axes = [
-        [
-            _clip(t * d - pad, s, p, size)
-            for t in tap_range
-        ]
+        [_clip(t * d - pad, s, p, size) for t in tap_range]
         for tap_range, p, s, pad, d, size in zip(
             taps, cols, window.stride, window.pad, window.dilation, spatial, strict=True
         )
@@ -108,11 +110,7 @@ def tap_slices(
         parts = [axis[t] for axis, t in zip(axes, tap, strict=True)]
         image = tuple(part[0] for part in parts)
         inside = tuple(part[1] for part in parts)
-        outside = [
-            (*(slice(None),) * i, edge)
-            for i, part in enumerate(parts)
-            for edge in part[2]
-        ]
+        outside = [(*(slice(None),) * i, edge) for i, part in enumerate(parts) for edge in part[2]]
         yield tap, image, inside, outside
 
 

@@ -1,4 +1,4 @@
-"""Convolution without the whole column matrix: tiles of it, in the cache of the thread that uses them.
+"""Convolution without the whole column matrix: tiles of it, in the cache of the thread at work.
 
 Two ways to cut a tile, both written straight into the output by one `np.matmul`:
 
@@ -21,8 +21,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ..window import Window
-from . import threads
-from .columns import Box, boxes, gather, lengths, span, tap_slices
+from .columns import Box, boxes, gather, lengths, span
+from .pool import Work, run
+from .threads import limited
 
 Array = Any
 Scratch = Callable[[str, tuple[int, ...], Any], Array]
@@ -37,9 +38,6 @@ SMALL = 10e6
 
 BAND = 48
 """Positions of an output row from which bands beat blocks."""
-
-HOT = 512 << 10
-"""Bytes of output that are still in the cache for the bias."""
 
 
 class Sizes(NamedTuple):
@@ -98,6 +96,16 @@ def sizes(x: Array, w: Array, y: Array, window: Window, group: int) -> Sizes | N
     )
 
 
+def is_flat(x: Array) -> bool:
+    """True where each channel's positions are one contiguous run."""
+    run = x.itemsize
+    for size, step in zip(x.shape[:2:-1], x.strides[:2:-1], strict=True):
+        if size != 1 and step != run:
+            return False
+        run *= size
+    return True
+
+
 # ---- forward ------------------------------------------------------------------------------------
 
 
@@ -107,29 +115,25 @@ def forward(conv: Sizes, b: Array | None, scratch: Scratch) -> None:
     if conv.work < SMALL:
         _forward(conv, bias, scratch, 1)
         return
-    with threads.limited() as count:
+    with limited() as count:
         _forward(conv, bias, scratch, count)
 
 
 def _forward(conv: Sizes, bias: Array | None, scratch: Scratch, count: int) -> None:
-    if conv.window.is_pointwise and _flat(conv.x):
-        body, tiles = _pointwise(conv, bias), _blocks(conv, 1 << 62, count)
-    elif _banded(conv):
-        body, tiles = _bands(conv, bias, scratch), _band_tiles(conv, count)
-    else:
+    def make() -> Work[Tile]:
+        if conv.window.is_pointwise and is_flat(conv.x):
+            return _pointwise(conv, bias), list(_blocks(conv, 1 << 62, count))
+        if _banded(conv):
+            return _bands(conv, bias, scratch), list(_band_tiles(conv, count))
         most = max(COLUMNS // conv.x.itemsize // conv.depth, _least(conv))
-        body, tiles = _block(conv, bias, scratch), _blocks(conv, most, count)
-    threads.run(body, list(tiles), count)
+        return _block(conv, bias, scratch), list(_blocks(conv, most, count))
+
+    run(make, count)
 
 
-def _flat(x: Array) -> bool:
-    """True where each channel's positions are one contiguous run."""
-    run = x.itemsize
-    for size, step in zip(x.shape[:2:-1], x.strides[:2:-1], strict=True):
-        if size != 1 and step != run:
-            return False
-        run *= size
-    return True
+def _pieces(conv: Sizes, count: int) -> int:
+    """Tasks to cut a convolution into: one to four a thread, each of half a millisecond or more."""
+    return count * min(max(conv.work // (count * 20_000_000), 1), 4)
 
 
 def _least(conv: Sizes) -> int:
@@ -144,7 +148,7 @@ def _blocks(conv: Sizes, most: int, count: int) -> Iterator[Tile]:
     positions = prod(conv.cols)
     parts = 1
     if count > 1:
-        share = -(-positions * group // (2 * count))
+        share = -(-positions * group // _pieces(conv, count))
         most = min(most, max(share, 200))
         parts = min(-(-count // (group * -(-positions // most))), max(1, outputs // 16))
     for cols in boxes(conv.cols, most):
@@ -221,13 +225,9 @@ def _band_tiles(conv: Sizes, count: int) -> Iterator[Tile]:
     line = conv.depth // kernel
     budget = COLUMNS // 4 // conv.x.itemsize
     width = max(BAND, budget // (line * (kernel + 3 * stride)))
+    share = -(-prod(conv.cols[:2]) * group // _pieces(conv, count)) if count > 1 else 1 << 62
     for cols in boxes(conv.cols[2:], width):
-        n = prod(lengths(cols))
-        rows = min(
-            (budget // (line * n) - kernel) // stride + 1,
-            HOT // conv.x.itemsize // (outputs * n),
-            -(-prod(conv.cols[:2]) * group // (2 * count)) if count > 1 else 1 << 62,
-        )
+        rows = min((budget // (line * prod(lengths(cols))) - kernel) // stride + 1, share)
         for images, band in boxes(conv.cols[:2], max(1, rows)):
             for g in range(group):
                 yield Tile(g, range(outputs), (images, band, *cols))
@@ -236,9 +236,7 @@ def _band_tiles(conv: Sizes, count: int) -> Iterator[Tile]:
 def _bands(conv: Sizes, bias: Array | None, scratch: Scratch) -> Callable[[Tile], None]:
     kernel, stride = conv.window.kernel[0], conv.window.stride[0]
     channels, *taps = conv.w.shape[2], *conv.window.kernel[1:]
-    line = Window(
-        (1, *taps), (1, *conv.window.stride[1:]), conv.window.pad, conv.window.dilation
-    )
+    line = Window((1, *taps), (1, *conv.window.stride[1:]), conv.window.pad, conv.window.dilation)
     depth, ones = channels * prod(taps), int(bias is not None)
     w = _band_weights(conv, bias, scratch)
     y = conv.y.reshape(*conv.y.shape[:4], -1)

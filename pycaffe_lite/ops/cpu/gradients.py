@@ -1,0 +1,116 @@
+"""Gradients of a convolution without the whole column matrix, by tasks that share no output.
+
+Both cut the column matrix's *rows*: a block of channels of dx, or of columns of dw, belongs to one
+task, which walks over all positions in order. So nothing is added from two threads, and the result
+does not depend on who did what.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from .columns import Box, boxes, gather, lengths, span, tap_slices
+from .convolution import COLUMNS, PRODUCT, SMALL, Array, Scratch, Sizes, forward, is_flat
+from .pool import Work, run
+from .threads import limited
+
+DataTask = tuple[int, int, range]
+"""image, group, channels"""
+
+WeightsTask = tuple[int, Box]
+"""group, rows of the column matrix"""
+
+
+def worth(conv: Sizes) -> bool:
+    """False where the generic kernel does as well: little work on a small column matrix."""
+    columns = conv.x.shape[1] * conv.depth * prod(conv.cols) * conv.x.itemsize
+    return conv.work >= SMALL or columns > COLUMNS
+
+
+def backward_data(conv: Sizes, scratch: Scratch) -> None:
+    """conv.x = dx, the transpose of the convolution applied to conv.y = dy."""
+    if conv.window.is_pointwise:
+        forward(Sizes(conv.y, conv.w.swapaxes(1, 2), conv.x, conv.window), None, scratch)
+        return
+
+    def make() -> Work[DataTask]:
+        n, group, channels = conv.x.shape[:3]
+        block = max(1, -(-channels * n * group // (4 * count)))
+        tasks = [
+            (i, g, c)
+            for i in range(n)
+            for g in range(group)
+            for (c,) in boxes((channels,), min(block, _most_channels(conv)))
+        ]
+        return lambda task: _data(conv, scratch, *task), tasks
+
+    with limited() as count:
+        run(make, count)
+
+
+def _most_channels(conv: Sizes) -> int:
+    """Channels of which the columns of 64 positions fit into the scratch."""
+    return max(1, COLUMNS // conv.x.itemsize // (64 * prod(conv.rows[1:])))
+
+
+def _data(conv: Sizes, scratch: Scratch, image: int, g: int, channels: range) -> None:
+    """dx of some channels of one image: for each block of positions w.T @ dy, added tap by tap."""
+    dx = conv.x[image, g, channels.start : channels.stop]
+    w, dy = conv.w[g].reshape(conv.w.shape[1], -1), conv.y[image, g]
+    positions, spatial = dy.shape[1:], dx.shape[1:]
+    dy = dy.reshape(dy.shape[0], -1)
+    dx[...] = 0
+    # Several boxes only where one channel's taps alone are too many.
+    for rows in boxes((len(channels), *conv.rows[1:]), COLUMNS // conv.x.itemsize):
+        rows = (range(rows[0].start + channels.start, rows[0].stop + channels.start), *rows[1:])
+        part = w[:, span(rows, conv.rows)].T
+        for cols in boxes(positions, COLUMNS // conv.x.itemsize // part.shape[0]):
+            shape = (*lengths(rows), *lengths(cols))
+            col = scratch("columns", shape, dx.dtype)
+            np.matmul(part, dy[:, span(cols, positions)], out=col.reshape(part.shape[0], -1))
+            for tap, image_at, inside, _ in tap_slices(conv.window, rows[1:], cols, spatial):
+                at, held = (slice(None), *image_at), (slice(None), *tap, *inside)
+                dx[at] += col[held]
+
+
+def backward_weights(conv: Sizes, scratch: Scratch) -> None:
+    """conv.w += dw, the sum over images and positions of conv.y = dy times the column matrix."""
+
+    def make() -> Work[WeightsTask]:
+        group, outputs = conv.w.shape[:2]
+        share = -(-conv.depth * group // (2 * count)) if count > 1 else conv.depth
+        most = max(1, min(PRODUCT // conv.x.itemsize // outputs, share))
+        tasks = [(g, rows) for g in range(group) for rows in boxes(conv.rows, most)]
+        return lambda task: _weights(conv, scratch, *task), tasks
+
+    with limited() as count:
+        run(make, count)
+
+
+def _weights(conv: Sizes, scratch: Scratch, g: int, rows: Box) -> None:
+    """dw of some rows of the column matrix, added into conv.w."""
+    depth = prod(lengths(rows))
+    dw = conv.w[g].reshape(conv.w.shape[1], -1)[:, span(rows, conv.rows)]
+    product = scratch("product", dw.shape, dw.dtype)
+    total = scratch("total", dw.shape, dw.dtype)
+    total[...] = 0
+    for images, *positions in boxes(conv.cols, max(1, COLUMNS // conv.x.itemsize // depth)):
+        cols = tuple(positions)
+        for image in images:
+            dy = conv.y[image, g].reshape(dw.shape[0], -1)[:, span(cols, conv.cols[1:])]
+            np.matmul(dy, _columns(conv, scratch, image, g, rows, cols).T, out=product)
+            total += product
+    dw += total
+
+
+def _columns(conv: Sizes, scratch: Scratch, image: int, g: int, rows: Box, cols: Box) -> Array:
+    """(rows, cols) of one image's column matrix: a view where the window is a point."""
+    x = conv.x[image : image + 1, g]
+    if conv.window.is_pointwise and is_flat(conv.x):
+        flat = x.reshape(x.shape[1], -1)
+        return flat[rows[0].start : rows[0].stop, span(cols, conv.cols[1:])]
+    col = scratch("columns", (1, *lengths(rows), *lengths(cols)), x.dtype)
+    gather(x, conv.window, rows, cols, col)
+    return col.reshape(prod(lengths(rows)), -1)
