@@ -33,7 +33,7 @@ def options(dtype: Any, wide: bool) -> tuple[str, ...]:
 
 def is_wide(count: int, args: tuple[Any, ...]) -> bool:
     """True where an array of the launch, or its count, is too large for 32-bit indices."""
-    return max(count, *(getattr(a, "size", 0) for a in args)) >= _WIDE_FROM
+    return max([count, *(getattr(a, "size", 0) for a in args)]) >= _WIDE_FROM
 
 
 def grid(count: int) -> int:
