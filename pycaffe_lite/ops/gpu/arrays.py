@@ -32,7 +32,11 @@ def missing() -> str | None:
         cupy.cuda.nvrtc.getVersion()
         _ = cupy.cuda.cublas
     except Exception as error:
-        return f"{found} a CUDA library cannot be loaded: {type(error).__name__}: {error}"
+        return (
+            f"{found} a CUDA library cannot be loaded: {type(error).__name__}: {error}"
+            " (the CUDA toolkit has it, or from CuPy 14 on: pip install 'cupy-cuda12x[ctk]' or"
+            " 'cupy-cuda13x[ctk]')"
+        )
     return None
 
 
