@@ -377,10 +377,21 @@ class Net:
             raise ModelError(f"{what}. Given: {sorted(arrays)}; the net has: {sorted(expected)}")
         values = {name: np.asarray(value) for name, value in arrays.items()}
         for name, value in values.items():
-            _check_fits(name, value, self.blobs[name], "Diff" if diff else "Input")
+            self._check_fits(name, value, "Diff" if diff else "Input")
         for name, value in values.items():
             blob = self.blobs[name]
             (blob.diff if diff else blob.data)[...] = value
+
+    def _check_fits(self, name: str, value: np.ndarray, what: str) -> None:
+        shape = self.blobs[name].shape
+        maker = next(k for k, names in reversed(self.top_names.items()) if name in names)
+        text = f"{name!r} (layer {maker!r}) has shape {value.shape}, its blob {shape}"
+        if value.shape[:1] != shape[:1]:
+            raise ModelError(f"{what} is not batch sized: {text}")
+        try:
+            np.broadcast_to(value, shape)
+        except ValueError:
+            raise ModelError(f"{what.lower()} does not fit: {text}") from None
 
     # ---- batches -------------------------------------------------------------------------------
 
@@ -565,16 +576,3 @@ def _length(arrays: dict[str, Any]) -> int:
     if len(set(lengths.values())) != 1:
         raise ModelError(f"the inputs must have one common length, got {lengths}")
     return next(iter(lengths.values()))
-
-
-def _check_fits(name: str, value: np.ndarray, blob: Blob, what: str) -> None:
-    if value.shape[:1] != blob.shape[:1]:
-        raise ModelError(
-            f"{what} is not batch sized: {name!r} has shape {value.shape}, its blob {blob.shape}"
-        )
-    try:
-        np.broadcast_to(value, blob.shape)
-    except ValueError:
-        raise ModelError(
-            f"{what.lower()} {name!r} has shape {value.shape}, its blob {blob.shape}"
-        ) from None
