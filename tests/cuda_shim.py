@@ -24,7 +24,6 @@ extern "C" void stand_at(unsigned block, unsigned thread, unsigned blocks, unsig
 {
     blockIdx.x = block; threadIdx.x = thread; gridDim.x = blocks; blockDim.x = threads;
 }
-template <typename T> static void atomicAdd(T *to, T value) { *to += value; }
 """
 _BLOCKS, _THREADS = 2, 3
 

@@ -130,9 +130,10 @@ def _pool_max(count: int, x: Any, out: Any, mask: Any, *shape: int) -> None:
     Ops().pool_max(x.reshape(1, -1, *size), window, *planes)
 
 
-def _pool_max_backward(count: int, dy: Any, mask: Any, out: Any, pooled: int, size: int) -> None:
-    dy, mask = (a.reshape(1, -1, pooled) for a in (dy, mask))
-    Ops().pool_max_backward(dy, mask, out.reshape(1, -1, size))
+def _pool_max_backward(count: int, dy: Any, mask: Any, out: Any, *shape: int) -> None:
+    size, window, at = _window(shape)
+    dy, mask = (a.reshape(1, -1, *at) for a in (dy, mask))
+    Ops().pool_max_backward(dy, mask, window, out.reshape(1, -1, *size))
 
 
 def _pool_ave(count: int, x: Any, out: Any, *shape: int) -> None:

@@ -92,7 +92,7 @@ class Pooling(Layer):
             return
         dy, dx = top[0].diff, bottom[0].diff
         if self.is_max:
-            self.ops.pool_max_backward(dy, self.state(self._mask), dx)
+            self.ops.pool_max_backward(dy, self.state(self._mask), self._current, dx)
         else:
             self.ops.pool_ave_backward(dy, self._current, dx)
 

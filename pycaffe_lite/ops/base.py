@@ -131,7 +131,7 @@ class Ops:
         """
         n, outputs = out.shape[:2]
         w = w.reshape(group, outputs // group, -1)
-        y = out.reshape(n, group, outputs // group, -1)
+        y = out.reshape(n, group, outputs // group, prod(out.shape[2:]))
         self.xp.matmul(w, self._columns(x, window, group, out.shape[2:]), out=y)
         if b is not None:
             y += b.reshape(group, -1, 1)
@@ -143,19 +143,19 @@ class Ops:
         """dy (N, O, *P), w (O, C/G, *K) -> out (N, C, *S): the convolution's transpose."""
         n, outputs = dy.shape[:2]
         w = w.reshape(group, outputs // group, -1)
-        dy4 = dy.reshape(n, group, outputs // group, -1)
+        dy4 = dy.reshape(n, group, outputs // group, prod(dy.shape[2:]))
         col = self.xp.matmul(w.swapaxes(1, 2), dy4)
         if window.is_pointwise:
             out[...] = col.reshape(out.shape)
             return out
-        return self.col2im(col.reshape(n, -1, *window.kernel, *dy.shape[2:]), window, out)
+        return self.col2im(col.reshape(n, out.shape[1], *window.kernel, *dy.shape[2:]), window, out)
 
     def conv_backward_weights(
         self, x: Array, dy: Array, window: Window, group: int, out: Array
     ) -> Array:
         """x (N, C, *S), dy (N, O, *P) -> out (O, C/G, *K), **added into** what it holds."""
         n, outputs = dy.shape[:2]
-        dy4 = dy.reshape(n, group, outputs // group, -1)
+        dy4 = dy.reshape(n, group, outputs // group, prod(dy.shape[2:]))
         col = self._columns(x, window, group, dy.shape[2:])
         out += self.xp.matmul(dy4, col.swapaxes(2, 3)).sum(axis=0).reshape(out.shape)
         return out
@@ -191,12 +191,12 @@ class Ops:
                 xp.copyto(mask, index, where=greater)
         return out
 
-    def pool_max_backward(self, dy: Array, mask: Array, out: Array) -> Array:
-        """dy (N, C, *P), mask int32 of its shape -> out (N, C, *S): dy added where mask points."""
+    def pool_max_backward(self, dy: Array, mask: Array, window: Window, out: Array) -> Array:
+        """dy, mask (N, C, *P) -> out (N, C, *S): dy added where the mask of pool_max points."""
         xp = self.xp
         planes = dy.shape[0] * dy.shape[1]
         size = prod(out.shape[2:])
-        taken = mask.reshape(planes, -1)
+        taken = mask.reshape(planes, prod(mask.shape[2:]))
         # One bin a plane more takes what has no winner: no data-dependent shape, hence no sync.
         at = xp.where(taken < 0, size, taken) + xp.arange(planes).reshape(-1, 1) * (size + 1)
         total = xp.zeros(planes * (size + 1), dtype=out.dtype)

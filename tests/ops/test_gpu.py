@@ -118,7 +118,7 @@ def test_pooling(gpu_ops, rng, dtype, case):
     np.testing.assert_array_equal(gpu_ops.to_host(out), want)
 
     dy = _random(rng, dtype, *pooled)
-    _check(gpu_ops, "pool_max_backward", dy, want_mask, out=np.full_like(x, np.nan))
+    _check(gpu_ops, "pool_max_backward", dy, want_mask, window, out=np.full_like(x, np.nan))
     x = _random(rng, dtype, *shape)
     _check(gpu_ops, "pool_ave", x, window, out=np.full_like(dy, np.nan))
     _check(gpu_ops, "pool_ave_backward", dy, window, out=np.full_like(x, np.nan))

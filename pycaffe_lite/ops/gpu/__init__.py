@@ -183,18 +183,12 @@ class GpuOps(GenericGpuOps):
         self._launch("pool_max", out.size, x, out, mask, *shape)
         return out
 
-    def pool_max_backward(self, dy: Array, mask: Array, out: Array) -> Array:
-        """dy (N, C, *P), mask int32 (N, C, *P) -> out (N, C, *S): a fill and one launch.
-
-        Sums where windows overlap may differ in the last bits from run to run: their windows are
-        not known here, so they are added atomically.
-        """
-        if not _fits(None, dy, out, mask=mask):
-            return super().pool_max_backward(dy, mask, out)
-        with self.running():
-            out.fill(0)
-        pooled, size = prod(dy.shape[2:]), prod(out.shape[2:])
-        self._launch("pool_max_backward", dy.size, dy, mask, out, pooled, size)
+    def pool_max_backward(self, dy: Array, mask: Array, window: Window, out: Array) -> Array:
+        """dy, mask (N, C, *P) -> out (N, C, *S), one launch, the same sum in every run."""
+        if not _fits(window, dy, out, pooling=True, mask=mask):
+            return super().pool_max_backward(dy, mask, window, out)
+        shape = cuda.window_arguments(window, out.shape[2:], dy.shape[2:])
+        self._launch("pool_max_backward", out.size, dy, mask, out, *shape)
         return out
 
     def pool_ave(self, x: Array, window: Window, out: Array) -> Array:
@@ -232,15 +226,12 @@ class GpuOps(GenericGpuOps):
             self._launch("bias", y.size, y, b, y.shape[1], prod(y.shape[2:]))
 
 
-def _fits(
-    window: Window | None, *arrays: Array, pooling: bool = False, mask: Array | None = None
-) -> bool:
+def _fits(window: Window, *arrays: Array, pooling: bool = False, mask: Array | None = None) -> bool:
     """True where our kernels apply: up to three axes, one float type, plain non-empty arrays."""
-    if window is not None:
-        if len(window.kernel) > cuda.AXES or not window.kernel:
-            return False
-        if pooling and any(d != 1 for d in window.dilation):
-            return False
+    if len(window.kernel) > cuda.AXES or not window.kernel:
+        return False
+    if pooling and any(d != 1 for d in window.dilation):
+        return False
     if mask is not None and (mask.dtype != np.int32 or not mask.flags.c_contiguous):
         return False
     dtype = arrays[0].dtype

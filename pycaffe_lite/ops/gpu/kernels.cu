@@ -144,17 +144,6 @@ extern "C" __global__ void pool_max(
     }
 }
 
-// dy, mask (planes, pooled) -> out (planes, size), which holds zeros: dy added where the mask
-// points. Where windows overlap, the order of the sum is the hardware's.
-extern "C" __global__ void pool_max_backward(
-    whole count, const real *dy, const int *mask, real *out, whole pooled, whole size)
-{
-    EACH(i, count) {
-        if (mask[i] >= 0)
-            atomicAdd(out + i / pooled * size + mask[i], dy[i]);
-    }
-}
-
 // Positions of a window inside the image and its pad, at least 1: Caffe's divisor, one axis.
 __device__ static inline whole span(whole start, whole kernel, whole size, whole pad)
 {
@@ -206,6 +195,29 @@ extern "C" __global__ void pool_ave_backward(whole count, const real *dy, real *
                         / (real)(d1 * span(q2 * stride2 - pad2, kernel2, size2, pad2));
             }
         }
+        out[i] = sum;
+    }
+}
+
+// dy, mask (planes, at) -> out (planes, size): each position gathers dy of the windows it won.
+extern "C" __global__ void pool_max_backward(
+    whole count, const real *dy, const int *mask, real *out, WINDOW)
+{
+    EACH(i, count) {
+        const whole y2 = i % size2 + pad2, y1 = i / size2 % size1 + pad1;
+        const whole plane = i / size2 / size1, y0 = plane % size0 + pad0;
+        const whole own = i - plane / size0 * size0 * size1 * size2;
+        const whole from = plane / size0 * at0 * at1 * at2;
+        const whole last0 = least(y0 / stride0, at0 - 1), last1 = least(y1 / stride1, at1 - 1);
+        const whole last2 = least(y2 / stride2, at2 - 1);
+        real sum = 0;
+        for (whole q0 = first_window(y0, kernel0, stride0); q0 <= last0; ++q0)
+            for (whole q1 = first_window(y1, kernel1, stride1); q1 <= last1; ++q1)
+                for (whole q2 = first_window(y2, kernel2, stride2); q2 <= last2; ++q2) {
+                    const whole q = from + (q0 * at1 + q1) * at2 + q2;
+                    if (mask[q] == own)
+                        sum += dy[q];
+                }
         out[i] = sum;
     }
 }
