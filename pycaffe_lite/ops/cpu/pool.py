@@ -14,6 +14,8 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from .threads import limit_helper
+
 Task = TypeVar("Task")
 Work = tuple[Callable[[Task], None], Sequence[Task]]
 """The body and the tasks it is called with."""
@@ -155,6 +157,7 @@ class _Pool:
 
 
 def _serve(queue: SimpleQueue[_Job], own: int) -> None:
+    limit_helper()
     while True:
         queue.get().help(own)
 

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,54 +57,79 @@ def _usable_cpus() -> int:
 
 
 class _Blas:
-    """The limit of one thread, held while any Python thread holds it."""
+    """The limit of one thread on the libraries that have one for the process: held while any Python
+    thread holds it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.holders: set[int] = set()
-        self.before: list[tuple[Any, int]] = []
+        self.before: Numbers = []
 
     def take(self) -> None:
         """Hold the limit for this Python thread."""
-        libraries = _libraries()
+        shared, _ = _libraries()
         with self.lock:
             self.holders.add(threading.get_ident())
             if not self.before:
-                # Not threadpoolctl's own limiter: it reads all about a library, for 150 us not 2.
-                self.before = [(library, library.num_threads or 1) for library in libraries]
-                for library, _ in self.before:
-                    library.set_num_threads(1)
+                self.before = _lower(shared)
 
     def drop(self) -> None:
         """Give up this Python thread's hold; the last one restores what was set before."""
         with self.lock:
             self.holders.discard(threading.get_ident())
             if not self.holders:
-                for library, number in self.before:
-                    library.set_num_threads(number)
+                _restore(self.before)
                 self.before = []
 
-    def allowed(self) -> int:
-        """The user's limit, while held."""
-        return max((number for _, number in self.before), default=get_num_threads())
+
+Numbers = list[tuple[Any, int]]
+"""Libraries and their numbers of threads."""
 
 
-_known_libraries: list[Any] | None = None
+def _lower(libraries: list[Any]) -> Numbers:
+    """One thread each; what was set before.
+
+    Not by threadpoolctl's own limiter, which reads all about a library first, 150 us not 2.
+    """
+    before = [(library, library.num_threads or 1) for library in libraries]
+    _restore([(library, 1) for library in libraries])
+    return before
 
 
-def _libraries() -> list[Any]:
-    """The BLAS libraries; found once, as threadpoolctl looks through every loaded library."""
-    global _known_libraries
-    if _known_libraries is None:
-        from threadpoolctl import ThreadpoolController  # 12 ms: not at import
+def _restore(numbers: Numbers) -> None:
+    for library, number in numbers:
+        # From threadpoolctl 3.8 on the public method does nothing, silently, in all threads but the
+        # first that called it; a count over threads needs the last of them to restore.
+        setter = getattr(library, "_real_set_num_threads", library.set_num_threads)
+        setter(number)
 
-        _known_libraries = ThreadpoolController().select(user_api="blas").lib_controllers
-    return _known_libraries
+
+@cache
+def _libraries() -> tuple[list[Any], list[Any]]:
+    """BLAS libraries with one limit for the process, and with one a thread (OpenBLAS on OpenMP).
+
+    Found once, as threadpoolctl looks through every loaded library.
+    """
+    from threadpoolctl import ThreadpoolController  # 12 ms: not at import
+
+    found = ThreadpoolController().select(user_api="blas").lib_controllers
+    shared: list[Any] = []
+    own: list[Any] = []
+    for library in found:
+        per_thread = getattr(library, "threading_layer", None) == "openmp"
+        (own if per_thread and library.internal_api == "openblas" else shared).append(library)
+    return shared, own
+
+
+def limit_helper() -> None:
+    """In a thread of our own: one thread, for good, of the libraries with a limit a thread."""
+    _lower(_libraries()[1])
 
 
 class _Scope(threading.local):
     depth = 0
     holds = False
+    before: Numbers = []  # never changed in place
 
 
 _blas = _Blas()
@@ -120,6 +146,8 @@ class running:  # noqa: N801 - reads as a function, and costs a third of a gener
         _scope.depth -= 1
         if _scope.depth == 0 and _scope.holds:
             _scope.holds = False
+            before, _scope.before = _scope.before, []
+            _restore(before)
             _blas.drop()
 
 
@@ -130,7 +158,14 @@ def limited() -> Iterator[int]:
         if not _scope.holds:
             _scope.holds = True  # first: an interrupt in between then still ends in a drop
             _blas.take()
-        yield get_num_threads() if _chosen is not None else min(get_num_threads(), _blas.allowed())
+            _scope.before = _lower(_libraries()[1])
+        yield _chosen if _chosen is not None else min(get_num_threads(), _allowed())
+
+
+def _allowed() -> int:
+    """The user's limit on BLAS, while ours is held."""
+    numbers = [number for _, number in (*_blas.before, *_scope.before)]
+    return max(numbers, default=get_num_threads())
 
 
 def _after_fork() -> None:
