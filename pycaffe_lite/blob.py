@@ -6,6 +6,7 @@ forgotten declaration costs a copy and never gives a wrong number.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -46,8 +47,9 @@ class _Copy:
 class SyncedArray:
     """Flat storage of `count` elements with at most one copy a place, brought up to date on use.
 
-    The first touch allocates zeros. Growing drops the copies (their arrays live on, stale, with
-    whoever holds them); shrinking keeps them. `version` counts the accesses that may have written.
+    The first touch allocates zeros, as many as the count is then. Growing beyond that drops the
+    copies (their arrays live on, stale, with whoever holds them); shrinking keeps them. `version`
+    counts the accesses that may have written.
     """
 
     __slots__ = ("_copies", "capacity", "count", "dtype", "version")
@@ -63,8 +65,8 @@ class SyncedArray:
         return self.capacity * self.dtype.itemsize
 
     def resize(self, count: int) -> None:
-        """Hold `count` elements; where that is more than ever before, all of them become zero."""
-        if count > self.capacity:
+        """Hold `count` elements; where no copy has room for them, all of them become zero."""
+        if count > self.capacity or not self._copies:
             self.capacity = count
             self._copies.clear()
             self.version += 1
@@ -183,12 +185,12 @@ class Blob:
     def reshape(self, *dims: SupportsIndex | Sequence[SupportsIndex]) -> None:
         """Change the shape: `reshape(1, 3, 8, 9)` or one sequence; no dims make a scalar.
 
-        Values stay where the new shape needs no more memory than any before; else they are zeros.
+        Values stay where the memory they have suffices for the new shape; else they are zeros.
         """
         given: Any = dims
-        if len(dims) == 1 and not isinstance(dims[0], SupportsIndex):
+        if len(dims) == 1 and not isinstance(dims[0], int | np.integer):
             given = dims[0]
-        shape = tuple(d.__index__() for d in given)
+        shape = tuple(map(operator.index, given))
         if shape == self._shape and self._count >= 0:
             return
         count = _checked_count(shape)
@@ -207,9 +209,15 @@ class Blob:
     ) -> Array:
         """data (or diff) at the place of `ops`, in the blob's shape; see `SyncedArray.on`.
 
-        On the host an array that may not be written is flagged so.
+        On the host an array that may not be written is flagged so. Raises ModelError where a blob
+        that this one shares its storage with has since become smaller.
         """
         storage = self._diff if diff else self._data
+        if storage.capacity < self._count:
+            raise ModelError(
+                f"blob of shape `{describe(self._shape)}` shares the storage of one that was"
+                f" reshaped to {storage.count} elements; call net.reshape() first"
+            )
         buffer = storage.on(ops, read=read, write=write)
         key = (diff, ops.place, write)
         shaped = self._shaped.get(key)
