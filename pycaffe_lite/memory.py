@@ -66,4 +66,10 @@ def check(blobs: Iterable[tuple[str, Blob]], diffs: bool = False) -> None:
 
 
 def _readable(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+    value, unit = float(size), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    digits = {"bytes": 0, "KiB": 1, "MiB": 1}.get(unit, 2)
+    return f"{value:.{digits}f} {unit}"

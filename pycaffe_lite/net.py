@@ -66,8 +66,7 @@ class Net:
         for layer_spec in spec.layer:
             self._add_layer(layer_spec)
         self._mark_backward()
-        memory.check(self._storage())
-        self._checked_shapes = self._input_shapes()
+        self._check_memory()
         self._fill_params()
         if weights is not None:
             self.copy_from(weights)
@@ -358,8 +357,14 @@ class Net:
         """
         for step in self._steps:
             step.reshape()
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        """Refuse shapes that need too much; from here on arrays may be allocated."""
         memory.check(self._storage())
         self._checked_shapes = self._input_shapes()
+        for step in self._steps:
+            step.seed()
 
     def _input_shapes(self) -> list[tuple[int, ...]]:
         return [self._blobs[i].shape for i in self._inputs]

@@ -50,10 +50,13 @@ class Step:
         self.reshape()
 
     def reshape(self) -> None:
-        """Let the layer shape its tops; a weighted top's gradient gets its weight when new."""
+        """Let the layer shape its tops. Allocates nothing; `seed` is due before the next verb."""
         self._bind(device.current())
         self._run(self.layer.reshape, self._read_bottom, self._write_top)
         self._seen = self._shapes()
+
+    def seed(self) -> None:
+        """Write a weighted top's weight into its gradient where its shape is new."""
         for k, weight in enumerate(self.loss_weights):
             if weight and self._seeded[k] != self.top[k].shape:
                 self._seed(k)
@@ -63,6 +66,7 @@ class Step:
         self._bind(ops)
         if self.layer.reshapes_every_time or self._shapes() != self._seen:
             self.reshape()
+            self.seed()
         self._run(self.layer.forward, self._read_bottom, self._write_top)
 
     def backward(self, ops: Ops) -> None:
