@@ -54,8 +54,9 @@ def set_device(device_id: int) -> None:
 def set_ops(name: str | None) -> None:
     """Use the backend of that name for its kind ("generic": the plain definition); None: the best.
 
-    The environment variable PYCAFFE_LITE_OPS does the same at start. Raises ValueError where no
-    available backend of the current kind has the name.
+    The environment variable PYCAFFE_LITE_OPS does the same at start. A name that only the other
+    kind has changes nothing for the current one. Raises ValueError for any other name than those of
+    the available backends.
     """
     global _named
     with _lock:
@@ -112,7 +113,7 @@ def _best(kind: str, name: str | None) -> type[Ops]:
     classes = [c for c in _classes() if c.kind == kind and c.available()]
     if name is not None:
         named = [c for c in classes if c.name == name]
-        if not named and any(c.name == name for c in _classes()):
+        if not named and any(c.name == name and c.kind != kind for c in _classes()):
             named = classes  # the name belongs to another kind of device
         if not named:
             known = ", ".join(sorted({c.name for c in classes}))
