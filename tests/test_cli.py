@@ -19,6 +19,7 @@ import pycaffe_lite
 from pycaffe_lite import MissingFileError, ModelError, commands, device, stride, stride_plot
 from pycaffe_lite.__main__ import main
 from pycaffe_lite.commands import stride as command
+from pycaffe_lite.ops import gpu
 from pycaffe_lite.stride_figures import Experiment, Report
 
 Capture = pytest.CaptureFixture[str]
@@ -217,8 +218,8 @@ def test_both_devices_in_text_json_and_picture() -> None:
     experiment = stride.Experiment()
     cpu = stride.measure("cpu", 1)
     with device.pretend(FakeOps()):
-        gpu = stride.measure_current(experiment, 1)
-    report = Report(experiment, cpu.machine, (*cpu.devices, gpu))
+        pretended = stride.measure_current(experiment, 1)
+    report = Report(experiment, cpu.machine, (*cpu.devices, pretended))
     out = command.render(report)
     for word in ("GPU (backend fake, ", "kernels/sgemm", "host to device", "CPU against GPU: "):
         assert word in out
@@ -314,3 +315,12 @@ def test_stride_as_published(tmp_path: Path) -> None:
     assert "217 x 217" in done.stdout
     assert "49.77" in done.stdout
     assert len(json.loads(file.read_text())["devices"][0]["strides"]) == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("small")
+def test_stride_on_a_gpu(capsys: Capture) -> None:
+    if gpu.missing():
+        pytest.skip(f"no GPU: {gpu.missing()}")
+    assert main(["stride", "--runs", "1"]) == 0
+    assert "CPU against GPU: " in capsys.readouterr().out
