@@ -152,8 +152,9 @@ def _trace(spec: Any) -> tuple[dict[tuple[int, int], Source], Counter[Source]]:
 
 def _unknown_bottom(layer: Any, index: int, known: Iterable[str]) -> str:
     name = layer.bottom[index]
-    near = difflib.get_close_matches(name, list(known), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    by_letters = {other.lower(): other for other in known}
+    near = difflib.get_close_matches(name.lower(), by_letters, n=1)
+    hint = f"; did you mean {by_letters[near[0]]!r}?" if near else ""
     return f"unknown bottom blob {name!r} (layer {layer.name!r}, bottom index {index}){hint}"
 
 

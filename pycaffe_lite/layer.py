@@ -189,8 +189,9 @@ def _param_fields() -> dict[str, str]:
 
 
 def _unknown_type(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    by_letters = {other.lower(): other for other in known}
+    near = difflib.get_close_matches(name.lower(), by_letters, n=1)
+    hint = f"; did you mean {by_letters[near[0]]!r}?" if near else ""
     return f"unknown layer type: {name}{hint} (known types: {', '.join(known)})"
 
 

@@ -32,8 +32,8 @@ class Net:
     """A net as pycaffe has it: `Net('deploy.prototxt', TEST, weights='x.caffemodel')`.
 
     `network_file` is the path of a prototxt (or a NetParameter message), `phase` TRAIN or TEST;
-    `level` and `stages` choose layers by their include and exclude rules; `weights` is the path of
-    a .caffemodel or .caffemodel.h5. The old order `Net(prototxt, weights, phase)` works too.
+    `level` (0) and `stages` choose layers by their include and exclude rules; `weights` is the path
+    of a .caffemodel or .caffemodel.h5. The old order `Net(prototxt, weights, phase)` works too.
 
     Raises MissingFileError for a file that is not there, ModelError for what is wrong in it,
     WeightsError for weights that do not fit. Results are live views: the next forward overwrites
@@ -44,23 +44,26 @@ class Net:
         self,
         network_file: PathLike | Any,
         phase: int | PathLike,
-        level: int | PathLike = 0,
+        level: int | PathLike | None = None,
         stages: Iterable[str] | None = None,
         weights: PathLike | None = None,
     ) -> None:
         if isinstance(phase, str | os.PathLike):
+            if level is None:
+                raise TypeError("no phase: Net(prototxt, phase, weights=) with phase TRAIN or TEST")
             log.warning(
                 "deprecated: Net(prototxt, weights, phase); use Net(prototxt, phase, weights=)"
             )
-            phase, weights, level = level, phase, 0  # type: ignore[assignment]
+            phase, weights, level = level, phase, None  # type: ignore[assignment]
+        if isinstance(stages, str):
+            raise ModelError(f"stages must be a list of names, not one string: [{stages!r}]")
         if phase not in (TRAIN, TEST):
             raise ModelError(f"phase must be TRAIN ({TRAIN}) or TEST ({TEST}), not {phase!r}")
         if weights is not None and not Path(weights).exists():
             raise MissingFileError(f"Could not open file {os.fspath(weights)} (file not found)")
-        self._source = network_file
         spec = self._read(network_file)
         spec = self._located(graph.upgrade, spec)
-        spec = self._located(graph.select_layers, spec, phase, level, stages or ())
+        spec = self._located(graph.select_layers, spec, phase, level or 0, stages or ())
         spec = self._located(graph.insert_splits, spec)
         self._start(spec)
         for layer_spec in spec.layer:
@@ -74,9 +77,14 @@ class Net:
     # ---- building ------------------------------------------------------------------------------
 
     def _read(self, source: PathLike | Any) -> Any:
+        self._path, self._text = "", ""
         if isinstance(source, caffe_pb2.NetParameter):
             return source
-        return prototxt.read_net(source)
+        spec = prototxt.read_net(source)
+        self._path = os.fspath(source)
+        # Kept for errors: the file may change or go while the net lives.
+        self._text = prototxt.read_file(source).decode("utf-8", "surrogateescape")
+        return spec
 
     def _start(self, spec: Any) -> None:
         self.spec = spec
@@ -254,12 +262,10 @@ class Net:
 
     def _locate(self, layer: str | None) -> str:
         """ "file:line: " of a layer's entry in the prototxt, as far as it is known."""
-        if isinstance(self._source, caffe_pb2.NetParameter):
+        if not self._path:
             return ""
-        path = os.fspath(self._source)
-        text = prototxt.read_file(path).decode("utf-8", "surrogateescape")
-        lines = prototxt.layer_lines(text).get(layer or "", [])
-        return f"{path}:{' or '.join(map(str, lines))}: " if lines else f"{path}: "
+        lines = prototxt.layer_lines(self._text).get(layer or "", [])
+        return f"{self._path}:{' or '.join(map(str, lines))}: " if lines else f"{self._path}: "
 
     # ---- running -------------------------------------------------------------------------------
 
