@@ -149,7 +149,7 @@ def test_small_work_leaves_blas_alone() -> None:
 
 
 def run(body: Callable[[int], None], tasks: int, threads: int) -> None:
-    pool.run(lambda: (body, range(tasks)), threads)
+    pool.run(body, range(tasks), threads)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
@@ -191,15 +191,6 @@ def test_exception_reaches_the_caller(place: str, error: type[BaseException]) ->
     done: list[int] = []
     run(done.append, 8, 2)
     assert sorted(done) == list(range(8))
-
-
-def test_exception_while_tasks_are_made() -> None:
-    def make() -> pool.Work[int]:
-        raise ValueError("make")
-
-    with pytest.raises(ValueError, match="make"):
-        pool.run(make, 2)
-    run(lambda task: None, 8, 2)
 
 
 def test_helpers_share_the_callers_errstate() -> None:

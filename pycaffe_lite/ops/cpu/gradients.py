@@ -13,7 +13,7 @@ import numpy as np
 
 from .columns import Box, boxes, gather, lengths, span, tap_slices
 from .convolution import COLUMNS, PRODUCT, SMALL, Array, Scratch, Sizes, forward, is_flat
-from .pool import Work, run
+from .pool import run
 from .threads import limited
 
 DataTask = tuple[int, int, range]
@@ -34,8 +34,7 @@ def backward_data(conv: Sizes, scratch: Scratch) -> None:
     if conv.window.is_pointwise:
         forward(Sizes(conv.y, conv.w.swapaxes(1, 2), conv.x, conv.window), None, scratch)
         return
-
-    def make() -> Work[DataTask]:
+    with limited() as count:
         n, group, channels = conv.x.shape[:3]
         block = max(1, -(-channels * n * group // (4 * count)))
         tasks = [
@@ -44,10 +43,7 @@ def backward_data(conv: Sizes, scratch: Scratch) -> None:
             for g in range(group)
             for (c,) in boxes((channels,), min(block, _most_channels(conv)))
         ]
-        return lambda task: _data(conv, scratch, *task), tasks
-
-    with limited() as count:
-        run(make, count)
+        run(lambda task: _data(conv, scratch, *task), tasks, count)
 
 
 def _most_channels(conv: Sizes) -> int:
@@ -77,16 +73,12 @@ def _data(conv: Sizes, scratch: Scratch, image: int, g: int, channels: range) ->
 
 def backward_weights(conv: Sizes, scratch: Scratch) -> None:
     """conv.w += dw, the sum over images and positions of conv.y = dy times the column matrix."""
-
-    def make() -> Work[WeightsTask]:
+    with limited() as count:
         group, outputs = conv.w.shape[:2]
         share = -(-conv.depth * group // (2 * count)) if count > 1 else conv.depth
         most = max(1, min(PRODUCT // conv.x.itemsize // outputs, share))
         tasks = [(g, rows) for g in range(group) for rows in boxes(conv.rows, most)]
-        return lambda task: _weights(conv, scratch, *task), tasks
-
-    with limited() as count:
-        run(make, count)
+        run(lambda task: _weights(conv, scratch, *task), tasks, count)
 
 
 def _weights(conv: Sizes, scratch: Scratch, g: int, rows: Box) -> None:

@@ -7,8 +7,8 @@ import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
@@ -17,12 +17,6 @@ import numpy as np
 from .threads import limit_helper
 
 Task = TypeVar("Task")
-Work = tuple[Callable[[Task], None], Sequence[Task]]
-"""The body and the tasks it is called with."""
-
-
-def _nothing(task: Any) -> None:
-    """The body of a job without tasks."""
 
 
 class _Job:
@@ -31,26 +25,20 @@ class _Job:
     Keeping to a run keeps each part of the output in one core's cache from call to call.
     """
 
-    def __init__(self) -> None:
-        self.body: Callable[[Any], None] = _nothing
-        self.runs: list[deque[Any]] = []
-        self.ready = threading.Lock()  # free once there are tasks; an Event costs 5 us more
-        self.ready.acquire()
-        self.lock = threading.Lock()
-        self.helpers = 0
-        self.closed = False
-        self.idle = threading.Event()
-        self.error: BaseException | None = None
-        self.errstate: Any = {**np.geterr(), "call": np.geterrcall()}
-        self.given = False
-
-    def give(self, body: Callable[[Any], None], tasks: Sequence[Any], threads: int) -> None:
-        """Cut the tasks into runs and let the helpers begin."""
+    def __init__(self, body: Callable[[Any], None], tasks: Sequence[Any], threads: int) -> None:
         self.body = body
         cuts = [len(tasks) * i // threads for i in range(threads + 1)]
         self.runs = [deque(tasks[a:b]) for a, b in itertools.pairwise(cuts)]
-        self.given = True
-        self.ready.release()
+        self.lock = threading.Lock()
+        self.helpers = 0
+        self.closed = False
+        self.left = False
+        self.idle = threading.Lock()  # released once the job is closed and no helper is inside
+        self.idle.acquire()
+        self.error: BaseException | None = None
+        self.errstate: Any = {**np.geterr(), "call": np.geterrcall()}
+        self.cpus: set[int] = set()
+        """Where the caller may run, to be given back to it."""
 
     def work(self, own: int) -> None:
         """Take tasks until none is left or one has failed anywhere."""
@@ -67,8 +55,6 @@ class _Job:
 
     def help(self, own: int) -> None:
         """A pool thread's part; nothing where it comes too late."""
-        with self.ready:
-            pass
         with self.lock:
             if self.closed:
                 return
@@ -81,21 +67,24 @@ class _Job:
         with self.lock:
             self.helpers -= 1
             if self.closed and self.helpers == 0:
-                self.idle.set()
+                self.left = True
+                self.idle.release()
 
     def close(self) -> None:
         """Let no helper in any more and return when those inside have ended, whatever happens."""
         interrupt: BaseException | None = None
         with self.lock:
             self.closed = True
-            if not self.given:
-                self.ready.release()
-            busy = self.helpers > 0
-        while busy and not self.idle.is_set():
+            if self.helpers == 0:
+                self.left = True
+        while not self.left:
             try:
-                self.idle.wait()
+                self.idle.acquire()
             except BaseException as error:  # noqa: BLE001 - helpers still write: raise it after
                 interrupt = self.error = error
+        if self.cpus:
+            with suppress(OSError):
+                os.sched_setaffinity(0, self.cpus)
         if interrupt is not None:
             raise interrupt
 
@@ -108,20 +97,13 @@ class _Pool:
         self.helpers: list[tuple[threading.Thread, SimpleQueue[_Job]]] = []
         self.avoided = -1
 
-    @contextmanager
-    def called(self, job: _Job, helpers: int) -> Iterator[None]:
-        """Ask `helpers` threads to help, and keep them and the caller on CPUs of their own."""
-        cpus: set[int] = set()
-        try:
-            with self.lock:
-                self._grow(helpers)
-                cpus = self._step_aside()
-                for _, queue in self.helpers[:helpers]:
-                    queue.put(job)
-            yield
-        finally:
-            if cpus:
-                os.sched_setaffinity(0, cpus)
+    def call(self, job: _Job, helpers: int) -> None:
+        """Ask `helpers` threads to help."""
+        with self.lock:
+            self._grow(helpers)
+            job.cpus = self._step_aside()
+            for _, queue in self.helpers[:helpers]:
+                queue.put(job)
 
     def _grow(self, helpers: int) -> None:
         while len(self.helpers) < helpers:
@@ -177,23 +159,21 @@ _current_cpu = _find_current_cpu()
 _pool = _Pool()
 
 
-def run(make: Callable[[], Work[Task]], threads: int) -> None:
-    """body, tasks = make(); body(task) for every task on `threads` threads, the caller being one.
+def run(body: Callable[[Task], None], tasks: Sequence[Task], threads: int) -> None:
+    """body(task) for every task on `threads` threads, the caller being one of them.
 
-    The helpers wake up (20 to 65 us) while `make` runs in the caller. Which thread takes which task
-    is not fixed: a task's result must not depend on it. An exception of any task is raised here,
-    after all threads have ended their part.
+    Which thread takes which task is not fixed: a task's result must not depend on it. An exception
+    of any task is raised here, after all threads have ended their part.
     """
+    threads = min(threads, len(tasks))
     if threads < 2:
-        body, tasks = make()
         for task in tasks:
             body(task)
         return
-    job = _Job()
+    job = _Job(body, tasks, threads)
     try:
-        with _pool.called(job, threads - 1):
-            job.give(*make(), threads)
-            job.work(0)
+        _pool.call(job, threads - 1)
+        job.work(0)
     except BaseException as error:
         job.error = error
         raise
