@@ -112,7 +112,7 @@ def _fixed(d: DeviceFigures) -> str:
     if fixed <= 0:
         return text + ": it leaves no fixed part."
     if fixed > 2 * floor:
-        return text + ": its fixed part is more than such a call, so some work grows too slowly."
+        return text + ": its fixed part is more than such a call, so some of the work stays too."
     return text + "."
 
 
@@ -160,7 +160,7 @@ def _product(d: DeviceFigures) -> str:
     """Does the matrix product keep its speed when it gets smaller?"""
     first, last = d.strides[0], d.strides[-1]
     text = (
-        f"the matrix product alone runs at {_join(f'{s.sgemm_gflops:.4g}' for s in d.strides)}"
+        f"the matrix product alone runs at {_join(_rate(s.sgemm_gflops) for s in d.strides)}"
         " GFLOP/s: "
     )
     change = last.sgemm_gflops / first.sgemm_gflops
@@ -332,6 +332,10 @@ def _ms(value: float) -> str:
 
 def _factor(value: float) -> str:
     return f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
 def _mb(count: int) -> str:

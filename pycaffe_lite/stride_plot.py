@@ -78,6 +78,8 @@ def _scaling(axes: Any, device: DeviceFigures) -> None:
     axes.axhline(device.floor.median, ls=":", color="grey", label="a single position")
     axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.set_xticks(positions, [f"{s.side}x{s.side}" for s in device.strides])
+    axes.set_xticks([], minor=True)
     axes.set_xlabel("output positions")
     axes.set_ylabel("ms, median and quartiles")
     axes.set_title(f"{device.kind.upper()}: time over positions")
