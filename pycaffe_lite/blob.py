@@ -293,7 +293,15 @@ class View:
 
 
 class BlobVec(list[Blob]):
-    """A layer's parameter blobs, a list with pycaffe's `add_blob`."""
+    """A layer's parameter blobs, a list with pycaffe's `add_blob`; a Blob put into it is used."""
+
+    def __setitem__(self, index: Any, blob: Any) -> None:
+        if isinstance(index, SupportsIndex) and not isinstance(blob, Blob):
+            raise TypeError(
+                f"a parameter is a Blob, not {type(blob).__name__}; to set its values write into"
+                " it: params[...][k].data[...] = values"
+            )
+        super().__setitem__(index, blob)
 
     def add_blob(self, *dims: Any) -> None:
         """Append a blob of that shape, zeros."""

@@ -1,7 +1,7 @@
 """What is a layer? Four verbs over bottoms and tops, and a registry that fills itself.
 
 `setup` once, `reshape` when a bottom's shape changed, `forward`, `backward`: pycaffe's contract,
-for the package's own layers and for a user's alike. Defining a subclass registers it under its name.
+for the package's own layers and for a user's alike. Defining a subclass registers it by its name.
 """
 
 from __future__ import annotations
@@ -150,6 +150,10 @@ class Layer:
         self.ops, self.xp = ops, ops.xp
         data = "rw" if self.writes_params else "r"
         self.params = [View(blob, ops, data=data) for blob in self.blobs]
+
+    def has_bound_blobs(self) -> bool:
+        """True while `params` are views of the blobs in `blobs`, which the user may replace."""
+        return self.blobs == [view.blob for view in self.params]
 
     @property
     def rng(self) -> Any:

@@ -379,13 +379,7 @@ class Net:
         """Write the given arrays into the data (diff) of the blobs that must all be given."""
         if not arrays:
             return
-        if set(arrays) != set(expected):
-            what = (
-                "Top diff arguments do not match net outputs"
-                if diff
-                else ("Input blob arguments do not match net inputs")
-            )
-            raise ModelError(f"{what}. Given: {sorted(arrays)}; the net has: {sorted(expected)}")
+        _check_names(arrays, expected, diff)
         values = {name: np.asarray(value) for name, value in arrays.items()}
         for name, value in values.items():
             self._check_fits(name, value, "Diff" if diff else "Input")
@@ -413,6 +407,7 @@ class Net:
 
         The last batch is padded with zeros, and the outputs cut to the inputs' length.
         """
+        _check_names(kwargs, self.inputs, diff=False)
         count = _length(kwargs)
         parts: dict[str, list[np.ndarray]] = {}
         for batch in self._batch(kwargs):
@@ -430,9 +425,12 @@ class Net:
 
         Keywords are inputs and the gradients of outputs.
         """
-        count = _length(kwargs)
         inputs = {k: v for k, v in kwargs.items() if k in self.inputs}
         tops = {k: v for k, v in kwargs.items() if k not in self.inputs}
+        _check_names(inputs, self.inputs, diff=False)
+        if tops:
+            _check_names(tops, self.outputs, diff=True)
+        count = _length(kwargs)
         values: dict[str, list[np.ndarray]] = {}
         grads: dict[str, list[np.ndarray]] = {}
         batches = zip(self._batch(inputs), self._batch(tops) if tops else _nothing(), strict=False)
@@ -546,9 +544,11 @@ class Net:
     # ---- weights -------------------------------------------------------------------------------
 
     def clear_param_diffs(self) -> None:
-        """Zero the gradients of all parameters."""
-        for parameter in self._parameters.learnable:
-            parameter.blob.diff[...] = 0
+        """Zero the gradients of all parameters, where they are: nothing is copied."""
+        ops = device.current()
+        with ops.running():
+            for parameter in self._parameters.learnable:
+                parameter.blob.array(ops, diff=True, read=False)[...] = 0
 
     def copy_from(self, path: PathLike) -> None:
         """Load parameters by layer name from a .caffemodel or .caffemodel.h5; see weights.load."""
@@ -579,6 +579,13 @@ def _call(hooks: list[Hook] | None, index: int) -> None:
 def _nothing() -> Iterator[dict[str, Any]]:
     while True:
         yield {}
+
+
+def _check_names(arrays: dict[str, Any], expected: list[str], diff: bool) -> None:
+    if set(arrays) != set(expected):
+        what = "Top diff arguments do not match net outputs"
+        what = what if diff else "Input blob arguments do not match net inputs"
+        raise ModelError(f"{what}. Given: {sorted(arrays)}; the net has: {sorted(expected)}")
 
 
 def _length(arrays: dict[str, Any]) -> int:

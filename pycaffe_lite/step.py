@@ -98,7 +98,7 @@ class Step:
 
     def _bind(self, ops: Ops) -> None:
         """Hand the layer the backend, and make the views of its blobs that the verbs get."""
-        if ops is self._ops:
+        if ops is self._ops and self.layer.has_bound_blobs():
             return
         self._ops = ops
         if self.layer.host_only:
