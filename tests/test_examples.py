@@ -173,3 +173,18 @@ def test_explanations_follow_the_figures(example: ModuleType) -> None:
     assert said == (
         "227 x 227: on the GPU the loops run 10.0 times slower, the batched layer 5.0 times faster."
     )
+
+
+# ---- benchmarks ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("stride", r"\n +4 .* 1\.60  (met|missed)"), ("import_cost", r"target 1\.5: (met|missed)")],
+)
+def test_benchmarks_print_figures_and_targets(name: str, said: str, tmp_path: Path) -> None:
+    script = ROOT / "benchmarks" / f"{name}.py"
+    done = run_script(script, "--runs", "1", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(said, done.stdout)
