@@ -4,7 +4,7 @@ Each line is one layer; each round times the alternatives one after the other, a
 medians over the rounds with their quartiles. Above 1: the first named is faster.
 
 * small: the calling thread with BLAS's own threads against the pool with BLAS at one thread
-  (`SMALL`, in multiplications)
+  (`SMALL`, `SMALL_BANDS`, in multiplications)
 * bands: bands against blocks (`BAND`, in positions of an output row)
 * step: products of a few columns that OpenBLAS does not pack, against whole rows (`SMALL_PRODUCT`)
 
@@ -114,10 +114,12 @@ def main() -> None:
     args = parser.parse_args()
     for which in args.which:
         if which == "small":
-            pool, alone = {"SMALL": 0}, {"SMALL": NEVER}
+            pool = {"SMALL": 0, "SMALL_BANDS": 0}
+            alone = {"SMALL": NEVER, "SMALL_BANDS": NEVER}
             compare("pool against calling thread", SMALL_LAYERS, args.rounds, pool, alone)
         elif which == "bands":
-            bands, blocks = {"BAND": 1, "SMALL": 0}, {"BAND": NEVER, "SMALL": 0}
+            bands = {"BAND": 1, "SMALL": 0, "SMALL_BANDS": 0}
+            blocks = {**bands, "BAND": NEVER}
             compare("bands against blocks", BAND_LAYERS, args.rounds, bands, blocks)
         else:
             steps, rows = {}, {"SMALL_PRODUCT": 0}

@@ -152,10 +152,13 @@ def tiled(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, two_threads: None
 ) -> None:
     """All work on the pool, bands wherever they apply, scratch of a few positions or less."""
-    monkeypatch.setattr(convolution, "SMALL", 0)
-    monkeypatch.setattr(gradients, "SMALL", 0)
-    monkeypatch.setattr(convolution, "BAND", 1)
     size = {"whole": 4 << 20, "tiles": 4000, "cut rows": 300}[request.param]
+    monkeypatch.setattr(convolution, "SMALL", 0)
+    monkeypatch.setattr(convolution, "SMALL_BANDS", 0)
+    monkeypatch.setattr(convolution, "SMALL_PRODUCT", 900_000 if size > 4000 else 1000)
+    monkeypatch.setattr(gradients, "LARGE", 0)
+    monkeypatch.setattr(gradients, "SOME", 0)
+    monkeypatch.setattr(convolution, "BAND", 1)
     for module in (convolution, gradients):
         monkeypatch.setattr(module, "COLUMNS", size)
         monkeypatch.setattr(module, "PRODUCT", size)
@@ -268,6 +271,13 @@ def test_scratch_of_gradients_is_bounded() -> None:
     assert 0 < ops.most() < 8e6
     for one, other in zip(got, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-2)
+
+
+def test_gradients_of_a_few_images_at_a_time(monkeypatch: pytest.MonkeyPatch, dtype: type) -> None:
+    case = Case(5, 3, 4, 1, (6, 7), Window((3, 2), (2, 1), (1, 0)))
+    monkeypatch.setattr(gradients, "SOME", 2 * 18 * 3 * 6 * np.dtype(dtype).itemsize)
+    a = arrays(case, dtype)
+    same(run(CpuOps(), case, a), run(Ops(), case, a), dtype)
 
 
 # ---- recorded figures ----------------------------------------------------------------------------

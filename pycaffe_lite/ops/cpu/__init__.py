@@ -33,19 +33,29 @@ class CpuOps(Ops):
     def conv_backward_data(
         self, dy: Array, w: Array, window: Window, group: int, out: Array
     ) -> Array:
-        """dy (N, O, *P), w (O, C/G, *K) -> out (N, C, *S), by blocks of channels."""
+        """dy (N, O, *P), w (O, C/G, *K) -> out (N, C, *S), by blocks of channels or of images."""
         conv = convolution.sizes(out, w, dy, window, group)
-        if conv is None or not out.flags.c_contiguous or not gradients.worth(conv):
+        if conv is None or not out.flags.c_contiguous:
             return super().conv_backward_data(dy, w, window, group, out)
-        gradients.backward_data(conv, self.scratch)
+        step = gradients.images_at_once(conv)
+        if not step:
+            gradients.backward_data(conv, self.scratch)
+            return out
+        for i in range(0, len(out), step):
+            super().conv_backward_data(dy[i : i + step], w, window, group, out[i : i + step])
         return out
 
     def conv_backward_weights(
         self, x: Array, dy: Array, window: Window, group: int, out: Array
     ) -> Array:
-        """x (N, C, *S), dy (N, O, *P) -> added into out (O, C/G, *K), by blocks of its columns."""
+        """x (N, C, *S), dy (N, O, *P) -> added into out (O, C/G, *K), likewise."""
         conv = convolution.sizes(x, out, dy, window, group)
-        if conv is None or not out.flags.c_contiguous or not gradients.worth(conv):
+        if conv is None or not out.flags.c_contiguous:
             return super().conv_backward_weights(x, dy, window, group, out)
-        gradients.backward_weights(conv, self.scratch)
+        step = gradients.images_at_once(conv)
+        if not step:
+            gradients.backward_weights(conv, self.scratch)
+            return out
+        for i in range(0, len(x), step):
+            super().conv_backward_weights(x[i : i + step], dy[i : i + step], window, group, out)
         return out

@@ -14,6 +14,7 @@ Two ways to cut a tile, both written straight into the output by one `np.matmul`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from ..window import Window
 from .columns import Box, boxes, gather, lengths, span
-from .pool import run
+from .pool import Begin, run
 from .threads import limited
 
 Array = Any
@@ -33,8 +34,13 @@ COLUMNS = 4 << 20
 PRODUCT = 1 << 20
 WEIGHTS = 2 << 20
 
-SMALL = 10e6
+SMALL = 150e6
 """Multiplications below which the calling thread works alone and BLAS keeps its own threads."""
+
+SMALL_BANDS = 30e6
+"""The same for bands: their products are too small for BLAS's threads."""
+
+NEVER = 1 << 62
 
 SMALL_PRODUCT = 900_000
 """Multiplications of one matrix product that OpenBLAS does without packing (below a million)."""
@@ -115,7 +121,7 @@ def is_flat(x: Array) -> bool:
 def forward(conv: Sizes, b: Array | None, scratch: Scratch) -> None:
     """y = w * x + b, by bands, blocks or, for a pointwise window, straight from x."""
     bias = None if b is None else b.reshape(conv.w.shape[0], -1, 1)
-    if conv.work < SMALL:
+    if conv.work < (SMALL_BANDS if _banded(conv) else SMALL):
         _forward(conv, bias, scratch, 1)
         return
     with limited() as count:
@@ -124,7 +130,7 @@ def forward(conv: Sizes, b: Array | None, scratch: Scratch) -> None:
 
 def _forward(conv: Sizes, bias: Array | None, scratch: Scratch, count: int) -> None:
     if conv.window.is_pointwise and is_flat(conv.x):
-        run(_pointwise(conv, bias), list(_blocks(conv, 1 << 62, count)), count)
+        run(_pointwise(conv, bias), list(_blocks(conv, NEVER, count)), count)
     elif _banded(conv):
         run(_bands(conv, bias, scratch), list(_band_tiles(conv, count)), count)
     else:
@@ -158,13 +164,13 @@ def _blocks(conv: Sizes, most: int, count: int) -> Iterator[Tile]:
                 yield Tile(g, o, cols)
 
 
-def _pointwise(conv: Sizes, bias: Array | None) -> Callable[[Tile], None]:
+def _pointwise(conv: Sizes, bias: Array | None) -> Begin[Tile]:
     n, group, channels = conv.x.shape[:3]
     w = conv.w.reshape(group, -1, channels)
     x = conv.x.reshape(n, group, channels, -1)
     y = conv.y.reshape(n, group, w.shape[1], -1)
 
-    def body(tile: Tile) -> None:
+    def multiply(tile: Tile) -> None:
         g, outputs, (images, *cols) = tile
         at = span(tuple(cols), conv.cols[1:])
         o = slice(outputs.start, outputs.stop)
@@ -174,15 +180,15 @@ def _pointwise(conv: Sizes, bias: Array | None) -> Callable[[Tile], None]:
         if bias is not None:
             part += bias[g, o]
 
-    return body
+    return lambda tile: partial(multiply, tile)
 
 
-def _block(conv: Sizes, bias: Array | None, scratch: Scratch) -> Callable[[Tile], None]:
+def _block(conv: Sizes, bias: Array | None, scratch: Scratch) -> Begin[Tile]:
     group, outputs = conv.w.shape[:2]
     w = conv.w.reshape(group, outputs, -1)
     y = conv.y.reshape(*conv.y.shape[:3], -1)
 
-    def body(tile: Tile) -> None:
+    def multiply(tile: Tile) -> None:
         g, outputs, (images, *positions) = tile
         cols = tuple(positions)
         o = slice(outputs.start, outputs.stop)
@@ -203,7 +209,7 @@ def _block(conv: Sizes, bias: Array | None, scratch: Scratch) -> Callable[[Tile]
         if bias is not None:
             part += bias[g, o]
 
-    return body
+    return lambda tile: partial(multiply, tile)
 
 
 # ---- bands --------------------------------------------------------------------------------------
@@ -216,8 +222,11 @@ def _banded(conv: Sizes) -> bool:
         return False
     if prod(conv.cols[2:]) < BAND:
         return False
-    size = conv.x.itemsize
-    return conv.w.size * size * 2 <= WEIGHTS and conv.depth * BAND * size <= COLUMNS // 2
+    if conv.w.size * 2 * conv.w.itemsize > WEIGHTS:
+        return False
+    # More weights than that are packed again for each row: (64, 576) gains nothing, (128, 864)
+    # loses 14 %.
+    return _step(conv) < NEVER and conv.depth * BAND * conv.x.itemsize <= COLUMNS // 2
 
 
 def _band_tiles(conv: Sizes, count: int) -> Iterator[Tile]:
@@ -226,7 +235,7 @@ def _band_tiles(conv: Sizes, count: int) -> Iterator[Tile]:
     line = conv.depth // kernel
     budget = COLUMNS // 4 // conv.x.itemsize
     width = max(BAND, budget // (line * (kernel + 3 * stride)))
-    share = -(-prod(conv.cols[:2]) * group // _pieces(conv, count)) if count > 1 else 1 << 62
+    share = -(-prod(conv.cols[:2]) * group // _pieces(conv, count)) if count > 1 else NEVER
     for cols in boxes(conv.cols[2:], width):
         rows = min((budget // (line * prod(lengths(cols))) - kernel) // stride + 1, share)
         for images, band in boxes(conv.cols[:2], max(1, rows)):
@@ -234,7 +243,7 @@ def _band_tiles(conv: Sizes, count: int) -> Iterator[Tile]:
                 yield Tile(g, range(outputs), (images, band, *cols))
 
 
-def _bands(conv: Sizes, bias: Array | None, scratch: Scratch) -> Callable[[Tile], None]:
+def _bands(conv: Sizes, bias: Array | None, scratch: Scratch) -> Begin[Tile]:
     kernel, stride = conv.window.kernel[0], conv.window.stride[0]
     channels, *taps = conv.w.shape[2], *conv.window.kernel[1:]
     line = Window((1, *taps), (1, *conv.window.stride[1:]), conv.window.pad, conv.window.dilation)
@@ -244,26 +253,31 @@ def _bands(conv: Sizes, bias: Array | None, scratch: Scratch) -> Callable[[Tile]
     y = conv.y.reshape(*conv.y.shape[:4], -1)
     rows = (range(channels), *(range(k) for k in line.kernel))
 
-    def body(tile: Tile) -> None:
+    def begin(tile: Tile) -> Callable[[], None]:
         g, _, (images, band, *positions) = tile
         cols = tuple(positions)
         i = slice(images.start, images.stop)
         first, count = band.start * stride, (len(band) - 1) * stride + kernel
         n = prod(lengths(cols))
         col = scratch("columns", (len(images), count, depth + ones, n), conv.x.dtype)
-        col[:, :, depth:] = 1
         target = col[:, :, :depth].reshape(len(images), count, channels, 1, *taps, *lengths(cols))
         target = np.moveaxis(target, 1, 3 + len(taps))
-        gather(conv.x[i, g], line, rows, (range(first, first + count), *cols), target)
+        lines = (range(first, first + count), *cols)
         image, row, *inner = col.strides
         shape = (len(images), len(band), kernel * (depth + ones), n)
         view = as_strided(col, shape, (image, stride * row, *inner))
         part = y[i, g, :, band.start : band.stop, span(cols, conv.cols[2:])].swapaxes(1, 2)
-        for start in range(0, n, step):
-            at = (..., slice(start, start + step))
-            np.matmul(w[g], view[at], out=part[at])
 
-    return body
+        def multiply() -> None:
+            gather(conv.x[i, g], line, rows, lines, target)
+            col[:, :, depth:] = 1
+            for start in range(0, n, step):
+                at = (..., slice(start, start + step))
+                np.matmul(w[g], view[at], out=part[at])
+
+        return multiply
+
+    return begin
 
 
 def _step(conv: Sizes) -> int:
@@ -274,7 +288,7 @@ def _step(conv: Sizes) -> int:
     cost too much where it packs each time.
     """
     step = SMALL_PRODUCT // (conv.w.shape[1] * conv.depth) // 16 * 16
-    return step if step >= 48 else 1 << 62
+    return step if step >= 48 else NEVER
 
 
 def _band_weights(conv: Sizes, bias: Array | None, scratch: Scratch) -> Array:
