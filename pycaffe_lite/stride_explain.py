@@ -176,12 +176,14 @@ def _product(d: DeviceFigures) -> str:
 
 def _whole(d: DeviceFigures) -> str:
     """How far is the layer from the product alone, and from its parts?"""
-    name = "the kernels take" if d.kind == "gpu" else "forward() takes"
+    on_gpu = d.kind == "gpu"
+    name = "the kernels take" if on_gpu else "forward() takes"
+    parts = "parts, each of which waits for the device by itself," if on_gpu else "parts"
     times = [(s.kernels or s.forward).median for s in d.strides]
     against = [ms / s.stages.sum for ms, s in zip(times, d.strides, strict=True)]
     text = (
         f"as it runs here (backend {d.backend}) {name} {_join(f'{t:.2f}' for t in against)} times"
-        f" the sum of the parts and {_join(f'{s.ratio.median:.2f}' for s in d.strides)} times the"
+        f" the sum of the {parts} and {_join(f'{s.ratio.median:.2f}' for s in d.strides)} times the"
         " product alone: "
     )
     pairs = list(zip(d.strides, against, strict=True))
@@ -260,8 +262,8 @@ def _compare(cpu: DeviceFigures, gpu: DeviceFigures) -> str:
     if gpu.floor.median >= ours:
         return text + (
             f"At stride {c.stride} a GPU call with a single position ({_ms(gpu.floor.median)})"
-            f" takes no less than the CPU's whole forward() ({_ms(ours)}): launches and copies"
-            " decide, not arithmetic."
+            f" takes no less than the CPU's whole forward() ({_ms(ours)}): what any"
+            " call costs there decides, not the positions."
         )
     if kernels < ours:
         return text + (
@@ -339,7 +341,7 @@ def _rate(value: float) -> str:
 
 
 def _mb(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"
+    return f"{count / 1e6:.3g} MB"
 
 
 def _percent(share: float) -> str:

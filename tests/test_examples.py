@@ -103,6 +103,7 @@ def test_on_a_gpu(tmp_path: Path) -> None:
 # ---- looped_vs_batched --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["relu", "sigmoid"])
 def test_looped_vs_batched(activation: str, tmp_path: Path) -> None:
     args = ["--sizes", "13", "9", "--activation", activation, "--filters", "4", "--runs", "1"]
