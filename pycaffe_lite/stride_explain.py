@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from .stride_figures import PUBLISHED_MS, DeviceFigures, Experiment, Report, Spread, StrideFigures
+from .stride_words import digits, factor, in_mb, in_ms, join, percent
 
 SAME = 0.15
 """Relative difference up to which two ratios count as equal."""
@@ -46,7 +47,7 @@ def _noise(d: DeviceFigures) -> str:
     if width < NOISY:
         return ""
     return (
-        f"the machine was busy: the quartiles lie up to {_percent(width)} of the median apart"
+        f"the machine was busy: the quartiles lie up to {percent(width)} of the median apart"
         f" (stride {s.stride}), so read the sentences below with that in mind."
     )
 
@@ -57,12 +58,12 @@ def _shrinking(d: DeviceFigures) -> str:
     fewer = [first.positions / s.positions for s in d.strides[1:]]
     faster = [first.forward.median / s.forward.median for s in d.strides[1:]]
     if not fewer:
-        return f"one stride only, {first.stride}: {_ms(first.forward.median)} in forward()."
+        return f"one stride only, {first.stride}: {in_ms(first.forward.median)} in forward()."
     text = (
-        f"from stride {first.stride} to {_join(str(s.stride) for s in d.strides[1:])} the output"
-        f" positions become {_join(map(_factor, fewer))} times fewer (the square of the stride's"
-        f" ratio is {_join(_factor((s.stride / first.stride) ** 2) for s in d.strides[1:])}),"
-        f" forward() {_join(map(_factor, faster))} times shorter; at stride {last.stride} that is "
+        f"from stride {first.stride} to {join(str(s.stride) for s in d.strides[1:])} the output"
+        f" positions become {join(map(factor, fewer))} times fewer (the square of the stride's"
+        f" ratio is {join(factor((s.stride / first.stride) ** 2) for s in d.strides[1:])}),"
+        f" forward() {join(map(factor, faster))} times shorter; at stride {last.stride} that is "
     )
     each = [s.forward.median / s.positions * 1e6 for s in (first, last)]
     if faster[-1] < fewer[-1] * (1 - SAME):
@@ -89,10 +90,10 @@ def _fixed(d: DeviceFigures) -> str:
     first, last, floor = d.strides[0], d.strides[-1], d.floor.median
     share = floor / last.forward.median
     text = (
-        f"a call with a single position takes {_ms(floor)}"
-        + (f" (layers alone {_ms(d.floor_kernels.median)})" if d.floor_kernels else "")
-        + f", {_percent(floor / first.forward.median)} of stride {first.stride} and"
-        f" {_percent(share)} of stride {last.stride}: "
+        f"a call with a single position takes {in_ms(floor)}"
+        + (f" (layers alone {in_ms(d.floor_kernels.median)})" if d.floor_kernels else "")
+        + f", {percent(floor / first.forward.median)} of stride {first.stride} and"
+        f" {percent(share)} of stride {last.stride}: "
     )
     if share > 0.5:
         text += f"at stride {last.stride} the time is mostly what any call costs"
@@ -104,8 +105,8 @@ def _fixed(d: DeviceFigures) -> str:
         return text + "."
     fixed, cost, miss = _line(d.strides)
     text += (
-        f". The nearest line through the times has {_ms(fixed)} fixed and {cost * 1e6:.3g} ns a"
-        f" position and misses by up to {_percent(miss)}"
+        f". The nearest line through the times has {in_ms(fixed)} fixed and {cost * 1e6:.3g} ns a"
+        f" position and misses by up to {percent(miss)}"
     )
     if miss > 0.25:
         return text + ": fixed cost plus positions does not describe these times."
@@ -121,12 +122,12 @@ def _stages(d: DeviceFigures) -> str:
     first, last = d.strides[0], d.strides[-1]
     named = [(s, _named_stages(s)) for s in (first, last)]
     shares = [
-        f"{_join(f'{name} {_percent(ms / s.stages.sum)}' for name, ms in stages.items())} of"
-        f" {_ms(s.stages.sum)} at stride {s.stride}"
+        f"{join(f'{name} {percent(ms / s.stages.sum)}' for name, ms in stages.items())} of"
+        f" {in_ms(s.stages.sum)} at stride {s.stride}"
         for s, stages in named
     ]
     largest = [max(stages, key=lambda name: stages[name]) for _, stages in named]
-    text = f"run one after the other as the original does, the parts are {_join(shares)}; "
+    text = f"run one after the other as the original does, the parts are {join(shares)}; "
     if largest[0] == largest[1]:
         text += f"{largest[0]} is the largest at both"
     else:
@@ -135,11 +136,11 @@ def _stages(d: DeviceFigures) -> str:
     fall = {name: ms / named[1][1][name] for name, ms in named[0][1].items()}
     slow = [name for name, ratio in fall.items() if ratio < fewer * (1 - SAME)]
     text += (
-        f". For {_factor(fewer)} times fewer positions they fall"
-        f" {_join(map(_factor, fall.values()))} times: "
+        f". For {factor(fewer)} times fewer positions they fall"
+        f" {join(map(factor, fall.values()))} times: "
     )
     if slow:
-        return text + f"{_join(slow)} less than the positions."
+        return text + f"{join(slow)} less than the positions."
     return text + "none of them less than the positions."
 
 
@@ -149,10 +150,10 @@ def _extra_memory(d: DeviceFigures) -> str:
     shares = [s.stages.im2col.median / s.stages.sum for s in (first, last)]
     m = first.memory
     return (
-        f"the column matrix is the extra memory: {_mb(m.columns)} at stride {first.stride},"
-        f" {_factor(m.columns / m.input)} times the input and {_factor(m.columns / m.output)} times"
-        f" the output, {_mb(last.memory.columns)} at stride {last.stride}; filling it is"
-        f" {_percent(shares[0])} and {_percent(shares[1])} of the parts' time."
+        f"the column matrix is the extra memory: {in_mb(m.columns)} at stride {first.stride},"
+        f" {factor(m.columns / m.input)} times the input and {factor(m.columns / m.output)} times"
+        f" the output, {in_mb(last.memory.columns)} at stride {last.stride}; filling it is"
+        f" {percent(shares[0])} and {percent(shares[1])} of the parts' time."
     )
 
 
@@ -160,17 +161,17 @@ def _product(d: DeviceFigures) -> str:
     """Does the matrix product keep its speed when it gets smaller?"""
     first, last = d.strides[0], d.strides[-1]
     text = (
-        f"the matrix product alone runs at {_join(_rate(s.sgemm_gflops) for s in d.strides)}"
+        f"the matrix product alone runs at {join(digits(s.sgemm_gflops) for s in d.strides)}"
         " GFLOP/s: "
     )
     change = last.sgemm_gflops / first.sgemm_gflops
     if change < 1 - SAME:
         return text + (
-            f"at stride {last.stride} the smaller one keeps {_percent(change)} of the speed,"
+            f"at stride {last.stride} the smaller one keeps {percent(change)} of the speed,"
             " so it shrinks less than its work."
         )
     if change > 1 + SAME:
-        return text + f"at stride {last.stride} the smaller one is {_factor(change)} times as fast."
+        return text + f"at stride {last.stride} the smaller one is {factor(change)} times as fast."
     return text + "its speed does not depend on the stride."
 
 
@@ -182,8 +183,8 @@ def _whole(d: DeviceFigures) -> str:
     times = [(s.kernels or s.forward).median for s in d.strides]
     against = [ms / s.stages.sum for ms, s in zip(times, d.strides, strict=True)]
     text = (
-        f"as it runs here (backend {d.backend}) {name} {_join(f'{t:.2f}' for t in against)} times"
-        f" the sum of the {parts} and {_join(f'{s.ratio.median:.2f}' for s in d.strides)} times the"
+        f"as it runs here (backend {d.backend}) {name} {join(f'{t:.2f}' for t in against)} times"
+        f" the sum of the {parts} and {join(f'{s.ratio.median:.2f}' for s in d.strides)} times the"
         " product alone: "
     )
     pairs = list(zip(d.strides, against, strict=True))
@@ -196,7 +197,7 @@ def _whole(d: DeviceFigures) -> str:
     if every:
         return text + f"{every[0]} its parts at every stride."
     said = [f"{how} its parts at {_at(strides)}" for how, strides in groups.items() if strides]
-    return text + _join(said) + "."
+    return text + join(said) + "."
 
 
 def _first_call(d: DeviceFigures) -> str:
@@ -206,14 +207,14 @@ def _first_call(d: DeviceFigures) -> str:
     others = float(np.mean(rest)) if rest else first
     text = (
         f"the mean of 3 on a new net at stride {s.stride}, as published, is"
-        f" {_ms(s.published_way)}, {_factor(s.published_way / s.forward.median)} times the median"
+        f" {in_ms(s.published_way)}, {factor(s.published_way / s.forward.median)} times the median"
     )
     if first > others * (1 + SAME):
         return text + (
-            f": the first call took {_ms(first)}, the others {_ms(others)}, as the first one also"
-            " touches the net's memory for the first time."
+            f": the first call took {in_ms(first)}, the others {in_ms(others)}, as the first one"
+            " also touches the net's memory for the first time."
         )
-    return text + f"; the first call ({_ms(first)}) was no slower than the others."
+    return text + f"; the first call ({in_ms(first)}) was no slower than the others."
 
 
 def _copies(d: DeviceFigures) -> str:
@@ -223,15 +224,15 @@ def _copies(d: DeviceFigures) -> str:
         parts = _gpu_parts(s)
         whole = s.forward.median
         shares.append(
-            f"{_join(f'{name} {_ms(ms)} ({_percent(ms / whole)})' for name, ms in parts.items())}"
+            f"{join(f'{name} {in_ms(ms)} ({percent(ms / whole)})' for name, ms in parts.items())}"
             f" at stride {s.stride}"
         )
         largest.append(max(parts, key=lambda name: parts[name]))
     first, download = d.strides[0], d.strides[0].stages.download
     rate = first.memory.output / download.median / 1e6 if download else 0.0
     text = (
-        f"timed apart, pieces of forward() are {_join(shares)}; the output of stride"
-        f" {first.stride} is {_mb(first.memory.output)}, copied at {rate:.3g} GB/s. "
+        f"timed apart, pieces of forward() are {join(shares)}; the output of stride"
+        f" {first.stride} is {in_mb(first.memory.output)}, copied at {rate:.3g} GB/s. "
     )
     if largest[0] == largest[1]:
         return text + f"The largest piece at both is {largest[0]}."
@@ -250,29 +251,29 @@ def _compare(cpu: DeviceFigures, gpu: DeviceFigures) -> str:
     said = [f"the CPU is faster at {_at([c for c, _ in won])}"] if won else []
     said += [f"the GPU is faster at {_at([c for c, _ in lost])}"] if lost else []
     said += [f"neither is clearly faster at {_at(open_)}"] if open_ else []
-    text = f"CPU against GPU: {_join(said)}. "
+    text = f"CPU against GPU: {join(said)}. "
     if not won:
         ratios = [c.forward.median / g.forward.median for c, g in (pairs[0], pairs[-1])]
         return text + (
-            f"The CPU's time is {_factor(ratios[0])} times the GPU's at stride"
-            f" {pairs[0][0].stride} and {_factor(ratios[1])} times at stride {pairs[-1][0].stride}."
+            f"The CPU's time is {factor(ratios[0])} times the GPU's at stride"
+            f" {pairs[0][0].stride} and {factor(ratios[1])} times at stride {pairs[-1][0].stride}."
         )
     c, g = won[-1]
     ours, kernels = c.forward.median, (g.kernels or g.forward).median
     if gpu.floor.median >= ours:
         return text + (
-            f"At stride {c.stride} a GPU call with a single position ({_ms(gpu.floor.median)})"
-            f" takes no less than the CPU's whole forward() ({_ms(ours)}): what any"
+            f"At stride {c.stride} a GPU call with a single position ({in_ms(gpu.floor.median)})"
+            f" takes no less than the CPU's whole forward() ({in_ms(ours)}): what any"
             " call costs there decides, not the positions."
         )
     if kernels < ours:
         return text + (
-            f"At stride {c.stride} the GPU's kernels alone ({_ms(kernels)}) are faster than the CPU"
-            f" ({_ms(ours)}); with the copies they are not ({_ms(g.forward.median)})."
+            f"At stride {c.stride} the GPU's kernels alone ({in_ms(kernels)}) are faster than the"
+            f" CPU ({in_ms(ours)}); with the copies they are not ({in_ms(g.forward.median)})."
         )
     return text + (
-        f"At stride {c.stride} even the GPU's kernels alone ({_ms(kernels)}) take no less than the"
-        f" CPU ({_ms(ours)})."
+        f"At stride {c.stride} even the GPU's kernels alone ({in_ms(kernels)}) take no less than"
+        f" the CPU ({in_ms(ours)})."
     )
 
 
@@ -281,18 +282,18 @@ def _published(devices: Iterable[DeviceFigures]) -> str:
     there = {kind: ms[0] / ms[-1] for kind, ms in PUBLISHED_MS.items()}
     text = (
         "Published: from stride 1 to 4 the CPU's time fell"
-        f" {_factor(there['cpu'])} times and the GPU's {_factor(there['gpu'])} times, so that the"
+        f" {factor(there['cpu'])} times and the GPU's {factor(there['gpu'])} times, so that the"
         " CPU, slower at stride 1, was faster from stride 2 on; here "
     )
     here = [
         f"the {d.kind.upper()}'s falls"
-        f" {_factor(d.strides[0].forward.median / d.strides[-1].forward.median)} times"
+        f" {factor(d.strides[0].forward.median / d.strides[-1].forward.median)} times"
         for d in devices
     ]
-    return text + _join(here) + "."
+    return text + join(here) + "."
 
 
-# ---- words --------------------------------------------------------------------------------------
+# ---- figures ------------------------------------------------------------------------------------
 
 
 def _named_stages(s: StrideFigures) -> dict[str, float]:
@@ -319,30 +320,4 @@ def _overlap(a: Spread, b: Spread) -> bool:
 
 def _at(strides: Sequence[StrideFigures]) -> str:
     word = "stride" if len(strides) == 1 else "strides"
-    return f"{word} {_join(str(s.stride) for s in strides)}"
-
-
-def _join(items: Iterable[str]) -> str:
-    """ "a, b and c"."""
-    *most, last = items
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def _ms(value: float) -> str:
-    return f"{value:.3g} ms"
-
-
-def _factor(value: float) -> str:
-    return f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"
-
-
-def _rate(value: float) -> str:
-    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
-
-
-def _mb(count: int) -> str:
-    return f"{count / 1e6:.3g} MB"
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %" if share >= 0.02 else f"{share * 100:.1f} %"
+    return f"{word} {join(str(s.stride) for s in strides)}"
