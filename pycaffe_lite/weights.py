@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import prototxt
 from .blob import Blob, describe
-from .errors import MissingFileError, WeightsError
+from .errors import MissingFileError, ModelError, WeightsError
 from .proto import caffe_pb2
 
 if TYPE_CHECKING:
@@ -24,8 +27,8 @@ def load(net: Net, path: PathLike) -> None:
     """Copy the parameters of the file's layers into the net's layers of the same names.
 
     Binary NetParameter or HDF5, told apart by content. Layers that only one side has are left
-    alone. Raises MissingFileError, and WeightsError where blobs differ in number or shape; the net
-    is then unchanged.
+    alone. Raises MissingFileError, and WeightsError where the file is damaged or something else, or
+    blobs differ in number or shape; the net is then unchanged.
     """
     try:
         with Path(path).open("rb") as file:
@@ -40,11 +43,7 @@ def load(net: Net, path: PathLike) -> None:
 
 def load_binary(net: Net, path: PathLike) -> None:
     """Copy from a .caffemodel; see `load`."""
-    spec = caffe_pb2.NetParameter()
-    try:
-        spec.ParseFromString(Path(path).read_bytes())
-    except Exception as error:  # protobuf's DecodeError is another class in each implementation
-        raise WeightsError(f"{path}: failed to parse NetParameter file: {error}") from error
+    spec = _read_binary(path)
     copies: list[tuple[Blob, np.ndarray]] = []
     for source in spec.layer:
         target = net.first_layer(source.name)
@@ -78,14 +77,20 @@ def save_binary(net: Net, path: PathLike) -> None:
 def load_hdf5(net: Net, path: PathLike) -> None:
     """Copy from a .caffemodel.h5: dataset /data/<layer>/<index> for each parameter.
 
-    A dataset may be missing only for a parameter shared from another layer. Needs h5py.
+    A dataset may be missing only for a parameter shared from another layer. Raises as `load`. Needs
+    h5py.
     """
     if not Path(path).exists():
         raise MissingFileError(f"Could not open file {os.fspath(path)} (file not found)")
     copies: list[tuple[Blob, np.ndarray]] = []
-    with _h5py().File(path, "r") as file:
+    with _hdf5_file(path) as file:
+        if "data" not in file:
+            raise WeightsError(
+                f"failed to read HDF5 file {os.fspath(path)}: it has no group 'data', so it holds"
+                f" no weights; it has {sorted(file)}"
+            )
         for layer in net.layers:
-            group = file["data"].get(layer.name) if "data" in file else None
+            group = file["data"].get(layer.name)
             if group is None:
                 continue
             for k, blob in enumerate(layer.blobs):
@@ -193,6 +198,16 @@ def _mismatch(name: str, index: int, source: tuple[int, ...], target: tuple[int,
     )
 
 
+def _read_binary(path: PathLike) -> Any:
+    try:
+        spec = prototxt.read_binary(path, caffe_pb2.NetParameter)
+    except ModelError as error:
+        raise WeightsError(str(error)) from error
+    if not spec.ByteSize():
+        raise WeightsError(f"failed to parse NetParameter file {os.fspath(path)}: it is empty")
+    return spec
+
+
 def _to_proto(blob: Blob) -> Any:
     proto = caffe_pb2.BlobProto()
     proto.shape.dim.extend(blob.shape)
@@ -207,6 +222,16 @@ def _write_whole(path: PathLike, content: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _hdf5_file(path: PathLike) -> Iterator[Any]:
+    """The file open for reading; WeightsError where something in it cannot be read."""
+    try:
+        with _h5py().File(path, "r") as file:
+            yield file
+    except OSError as error:
+        raise WeightsError(f"failed to read HDF5 file {os.fspath(path)}: {error}") from error
 
 
 def _h5py() -> Any:
