@@ -6,7 +6,7 @@ own threads. Each round times both, one after the other, each in a short loop as
 a loop would run; the ratio is taken within the round. `--pause` sleeps before each loop: BLAS's
 threads spin for 0.1 s after a product and would disturb whatever comes next.
 
-    python benchmarks/conv_vs_gemm.py [--rounds 60] [--pause 0.0] [--loop 5] [--threads N]
+    python benchmarks/conv_vs_gemm.py [--rounds 60] [--pause 0.15] [--loop 10] [--threads N]
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def pair(stride: int) -> tuple[Callable[[], object], Callable[[], object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--loop", type=int, default=5)
-    parser.add_argument("--pause", type=float, default=0.0)
+    parser.add_argument("--loop", type=int, default=10)
+    parser.add_argument("--pause", type=float, default=0.15)
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
     set_num_threads(args.threads)

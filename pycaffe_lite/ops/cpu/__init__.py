@@ -5,9 +5,11 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ..base import Array, Ops
+import numpy as np
+
+from ..base import Array, Ops, _tail
 from ..window import Window
-from . import convolution, gradients, threads
+from . import convolution, gradients, pooling, threads
 
 
 class CpuOps(Ops):
@@ -25,7 +27,7 @@ class CpuOps(Ops):
     ) -> Array:
         """x (N, C, *S), w (O, C/G, *K), b (O) or None -> out (N, O, *P), by tiles of positions."""
         conv = convolution.sizes(x, w, out, window, group)
-        if conv is None:
+        if conv is None or convolution.is_small(conv):
             return super().conv_forward(x, w, b, window, group, out)
         convolution.forward(conv, b, self.scratch)
         return out
@@ -58,4 +60,18 @@ class CpuOps(Ops):
             return out
         for i in range(0, len(x), step):
             super().conv_backward_weights(x[i : i + step], dy[i : i + step], window, group, out)
+        return out
+
+    def pool_max(self, x: Array, window: Window, out: Array, mask: Array | None) -> Array:
+        """(N, C, *S) -> out (N, C, *P), mask int32 (N, C, *P) or None; values as the generic."""
+        lowest = float(np.finfo(x.dtype).min)
+        spatial, pooled = x.shape[2:], out.shape[2:]
+        padded = self._pad(x, window.pad, _tail(window, spatial, pooled), lowest)
+        pooling.largest(padded, window, out)
+        if mask is not None:
+
+            def index(tap: tuple[int, ...]) -> Array:
+                return self._plane_index(window, tap, spatial, pooled)
+
+            pooling.first_index(padded, window, out, mask, index)
         return out

@@ -105,6 +105,19 @@ def sizes(x: Array, w: Array, y: Array, window: Window, group: int) -> Sizes | N
     )
 
 
+def is_small(conv: Sizes) -> bool:
+    """True where the generic kernel is as good: little work, and a pad, which it copies at once.
+
+    Tile by tile, padding costs a few copies a tap: 0.27 against 0.19 ms for 5 x 5 on (3, 32, 32).
+    """
+    if conv.work >= SMALL or not any(conv.window.pad):
+        return False
+    n, group, channels, *spatial = conv.x.shape
+    padded = prod(s + 2 * p for s, p in zip(spatial, conv.window.pad, strict=True))
+    columns = max(conv.window.taps * prod(conv.cols[1:]), padded) * n * group * channels
+    return columns * conv.x.itemsize <= COLUMNS
+
+
 def is_flat(x: Array) -> bool:
     """True where each channel's positions are one contiguous run."""
     run = x.itemsize
