@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from ..errors import ModelError
 from ..layer import Layer
 
 
@@ -13,20 +14,24 @@ class Python(Layer):
 
     Its verbs get Blobs with NumPy arrays in every mode, unless the class says `host_only = False`;
     `param_str` and `phase` are set before `setup`; `reshape` is called before every forward. The
-    module is found as by `import`. Raises
-    ImportError for a module or class that is not there, TypeError for a class that is no Layer.
+    module is found as by `import`. Raises ImportError for a module or class that is not there,
+    TypeError for a class that is no Layer; other errors of the module pass unchanged.
     """
 
     @classmethod
     def from_spec(cls, spec: Any) -> Layer:
         module, name = spec.python_param.module, spec.python_param.layer
         where = f"layer {spec.name!r} (Python)"
+        if not (module and name):
+            missing = "layer" if module else "module"
+            raise ModelError(f"python_param must name a module and a layer; it has no {missing}")
         try:
-            found = getattr(importlib.import_module(module), name)
+            home = importlib.import_module(module)
         except ImportError as error:
             raise ImportError(f"{where}: cannot import module {module!r}: {error}") from error
-        except AttributeError:
-            raise ImportError(f"{where}: module {module!r} has no class {name!r}") from None
+        found = getattr(home, name, None)
+        if found is None:
+            raise ImportError(f"{where}: module {module!r} has no class {name!r}")
         if not (isinstance(found, type) and issubclass(found, Layer)):
             raise TypeError(f"{where}: {module}.{name} is not a subclass of Layer")
         layer = found(spec)
