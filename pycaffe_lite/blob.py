@@ -154,6 +154,7 @@ class Blob:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The dimensions; `reshape` changes them."""
         return self._shape
 
     @property
@@ -163,23 +164,27 @@ class Blob:
 
     @property
     def dtype(self) -> np.dtype:
+        """Of values and gradient: float32 in every net of Caffe's."""
         return self._data.dtype
 
     @property
     def num(self) -> int:
-        """shape[0] of a blob with at most 4 axes, 1 where it has none; channels.. likewise."""
+        """shape[0], 1 where there is none. Blobs of more than 4 axes raise ModelError."""
         return self._legacy(0)
 
     @property
     def channels(self) -> int:
+        """shape[1], 1 where there is none; see `num`."""
         return self._legacy(1)
 
     @property
     def height(self) -> int:
+        """shape[2], 1 where there is none; see `num`."""
         return self._legacy(2)
 
     @property
     def width(self) -> int:
+        """shape[3], 1 where there is none; see `num`."""
         return self._legacy(3)
 
     def reshape(self, *dims: SupportsIndex | Sequence[SupportsIndex]) -> None:
@@ -268,27 +273,34 @@ class View:
 
     @property
     def data(self) -> Array:
+        """The values, an array of the backend's."""
         return self.blob.array(self.ops, diff=False, **self._data)
 
     @property
     def diff(self) -> Array:
+        """The gradient, an array of the backend's."""
         return self.blob.array(self.ops, diff=True, **self._diff)
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The blob's dimensions."""
         return self.blob._shape
 
     @property
     def count(self) -> int:
+        """The blob's number of elements."""
         return self.blob._count
 
     def reshape(self, *dims: Any) -> None:
+        """See Blob.reshape."""
         self.blob.reshape(*dims)
 
     def share_data(self, other: Blob | View) -> None:
+        """See Blob.share_data."""
         self.blob.share_data(other)
 
     def share_diff(self, other: Blob | View) -> None:
+        """See Blob.share_diff."""
         self.blob.share_diff(other)
 
 
