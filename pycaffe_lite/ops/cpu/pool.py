@@ -39,8 +39,6 @@ class _Job:
         self.idle.acquire()
         self.error: BaseException | None = None
         self.errstate: Any = {**np.geterr(), "call": np.geterrcall()}
-        self.cpus: set[int] = set()
-        """Where the caller may run, to be given back to it."""
 
     def work(self, own: int) -> None:
         """Take tasks until none is left or one has failed anywhere."""
@@ -84,9 +82,6 @@ class _Job:
                 self.idle.acquire()
             except BaseException as error:  # noqa: BLE001 - helpers still write: raise it after
                 interrupt = self.error = error
-        if self.cpus:
-            with suppress(OSError):
-                os.sched_setaffinity(0, self.cpus)
         if interrupt is not None:
             raise interrupt
 
@@ -103,7 +98,7 @@ class _Pool:
         """Ask `helpers` threads to help."""
         with self.lock:
             self._grow(helpers)
-            job.cpus = self._step_aside()
+            self._step_aside()
             for _, queue in self.helpers[:helpers]:
                 queue.put(job)
 
@@ -116,7 +111,7 @@ class _Pool:
             self.helpers.append((thread, queue))
             self.avoided = -1
 
-    def _step_aside(self) -> set[int]:
+    def _step_aside(self) -> None:
         """Keep the helpers off the caller's CPU.
 
         Left alone, a kernel that does not see the CPUs share a cache (virtual machines) wakes a
@@ -125,19 +120,14 @@ class _Pool:
         long. The check costs 1 us, the move, needed only after the caller has moved, 5 us.
         """
         cpu = _current_cpu()
-        if cpu < 0:
-            return set()
-        cpus = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {cpu})
         if cpu == self.avoided:
-            return cpus
+            return
         self.avoided = cpu
-        others = cpus - {cpu}
+        others = os.sched_getaffinity(0) - {cpu}
         for thread, _ in self.helpers:
             if others and thread.native_id is not None:
                 with suppress(OSError):
                     os.sched_setaffinity(thread.native_id, others)
-        return cpus
 
 
 def _serve(queue: SimpleQueue[_Job], own: int) -> None:
