@@ -6,7 +6,6 @@ import functools
 import importlib
 import os
 import pkgutil
-import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,7 +94,7 @@ def rng(ops: Ops) -> Any:
     with _lock:
         if ops.place not in _generators:
             if _seed is None:
-                _seed = secrets.randbits(63)
+                _seed = int.from_bytes(os.urandom(7), "little")
             _generators[ops.place] = ops.rng(_seed)
         return _generators[ops.place]
 

@@ -1,5 +1,7 @@
 """What can go wrong: every exception the package raises on purpose."""
 
+from collections.abc import Iterable
+
 
 class ModelError(ValueError):
     """A model, or an argument given to one, is wrong; the text names the layer and the numbers.
@@ -18,3 +20,12 @@ class WeightsError(ModelError):
 
 class MissingFileError(RuntimeError, FileNotFoundError):
     """A file is not there: RuntimeError, as pycaffe raises, and FileNotFoundError in one."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint at the known name nearest to `name` whatever the case, or nothing."""
+    import difflib  # 4 ms, and needed for errors only
+
+    by_letters = {other.lower(): other for other in known}
+    near = difflib.get_close_matches(name.lower(), by_letters, n=1)
+    return f"; did you mean {by_letters[near[0]]!r}?" if near else ""

@@ -15,7 +15,7 @@ import numpy as np
 from .blob import describe
 from .errors import ModelError
 
-Filler = Callable[[Any, np.ndarray, np.random.Generator], None]
+Filler = Callable[[Any, np.ndarray, "np.random.Generator"], None]  # quoted: 6 ms to import
 
 _fillers: dict[str, Filler] = {}
 

@@ -6,12 +6,11 @@ and set of stages, `insert_splits` gives every blob a single consumer. All give 
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from .errors import ModelError
+from .errors import ModelError, did_you_mean
 from .proto import caffe_pb2
 
 
@@ -152,9 +151,7 @@ def _trace(spec: Any) -> tuple[dict[tuple[int, int], Source], Counter[Source]]:
 
 def _unknown_bottom(layer: Any, index: int, known: Iterable[str]) -> str:
     name = layer.bottom[index]
-    by_letters = {other.lower(): other for other in known}
-    near = difflib.get_close_matches(name.lower(), by_letters, n=1)
-    hint = f"; did you mean {by_letters[near[0]]!r}?" if near else ""
+    hint = did_you_mean(name, known)
     return f"unknown bottom blob {name!r} (layer {layer.name!r}, bottom index {index}){hint}"
 
 

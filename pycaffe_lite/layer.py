@@ -6,14 +6,13 @@ for the package's own layers and for a user's alike. Defining a subclass registe
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from . import device, filler
 from .blob import Blob, BlobVec, View, describe
-from .errors import ModelError, WeightsError
+from .errors import ModelError, WeightsError, did_you_mean
 from .ops.base import Array, Ops
 from .proto import caffe_pb2
 from .weights import values_of
@@ -193,10 +192,9 @@ def _param_fields() -> dict[str, str]:
 
 
 def _unknown_type(name: str, known: list[str]) -> str:
-    by_letters = {other.lower(): other for other in known}
-    near = difflib.get_close_matches(name.lower(), by_letters, n=1)
-    hint = f"; did you mean {by_letters[near[0]]!r}?" if near else ""
-    return f"unknown layer type: {name}{hint} (known types: {', '.join(known)})"
+    return (
+        f"unknown layer type: {name}{did_you_mean(name, known)} (known types: {', '.join(known)})"
+    )
 
 
 def check_arity(kind: str, arity: Arity, count: int, type_name: str) -> None:
