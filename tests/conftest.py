@@ -18,9 +18,7 @@ BACKENDS = {"generic": Ops, "cpu": CpuOps, "fake": FakeOps, "gpu": lambda: gpu.G
 
 
 @pytest.fixture(
-    params=[
-        pytest.param(name, marks=pytest.mark.gpu if name == "gpu" else ()) for name in BACKENDS
-    ]
+    params=[pytest.param(name, marks=pytest.mark.gpu if name == "gpu" else ()) for name in BACKENDS]
 )
 def ops(request: pytest.FixtureRequest) -> Ops:
     """Each backend in turn; the real GPU only where there is one."""

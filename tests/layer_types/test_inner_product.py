@@ -41,7 +41,8 @@ def test_weights_have_the_recorded_shapes():
     for transpose, shape in (("false", (10, 60)), ("true", (60, 10))):
         net = make_net(
             "input: 'x' input_shape { dim: [2, 3, 4, 5] } layer { name: 'ip' type: 'InnerProduct'"
-            f" bottom: 'x' top: 'y' inner_product_param {{ num_output: 10 transpose: {transpose} }} }}"
+            " bottom: 'x' top: 'y'"
+            f" inner_product_param {{ num_output: 10 transpose: {transpose} }} }}"
         )
         assert [b.shape for b in net.params["ip"]] == [shape, (10,)]
         assert net.blobs["y"].shape == (2, 10)
