@@ -46,7 +46,6 @@ class Step:
         """Set the layer up and shape its tops for the first time."""
         self._bind(device.current())
         self._run(self.layer.setup, self._read_bottom, self._write_top)
-        self._ops = None  # the layer has parameters now: bind them too
         self.reshape()
 
     def reshape(self) -> None:

@@ -81,6 +81,10 @@ NEEDS = {
         TWO_SIDES + gap("GapToLabel", "a", "t"),
         {"b": [False], "t": [True], "loss": [True, True]},
     ),
+    "a label that learns, forced": (
+        FORCE + TWO_SIDES + gap("GapToLabel", "a", "t"),
+        {"a": [True], "b": [True], "t": [True], "loss": [True, True]},
+    ),
     "one side cut": (
         TWO_SIDES + gap("SquaredGap", "a", "t", "propagate_down: [true, false]"),
         {"a": [False], "b": OFF, "t": OFF, "loss": [True, False]},
@@ -196,6 +200,14 @@ def test_a_parameter_that_does_not_learn_gets_no_gradient(on_ops):
     assert all(diff.any() for diff in free)
 
 
+def test_forcing_makes_frozen_parameters_compute_theirs_too(on_ops):
+    frozen = ip("b", "x", "z", 5, "param { lr_mult: 0 } param { lr_mult: 0 }")
+    net = fill(make_net(FORCE + INPUT + frozen))
+    net.forward(x=X)
+    net.backward(z=DZ)
+    assert_allclose(net.params["b"][0].diff, DZ.T @ X, rtol=1e-5, atol=1e-5)
+
+
 def test_input_gradients_in_a_net_without_a_loss(on_ops):
     """Only where they are forced."""
     for head, found in (("", False), (FORCE, True)):
@@ -204,7 +216,7 @@ def test_input_gradients_in_a_net_without_a_loss(on_ops):
         dx = net.backward(z=DZ)["x"]
         assert dx.any() == found
         if found:
-            assert_allclose(dx, DZ @ net.params["b"][0].data.astype("f8"), rtol=1e-5)
+            assert_allclose(dx, DZ @ net.params["b"][0].data.astype("f8"), rtol=1e-5, atol=1e-5)
 
 
 # ---- loss weights ------------------------------------------------------------------------------
@@ -234,7 +246,7 @@ def test_loss_and_gradients_scale_with_the_weight(on_ops, weight):
     loss, grads, (value, _) = loss_and_gradients()
     assert_allclose(loss, value, rtol=1e-6)
     scaled, scaled_grads, _ = loss_and_gradients(f"loss_weight: {weight}")
-    assert_allclose(scaled, weight * value, rtol=1e-5)
+    assert_allclose(scaled, weight * value, rtol=1e-5, atol=1e-5)
     for got, wanted in zip(scaled_grads, grads, strict=True):
         assert wanted.any()
         assert_allclose(got, weight * wanted, rtol=1e-4, atol=1e-5)
@@ -246,7 +258,7 @@ def test_weighted_losses_add_up(on_ops, main, middle):
     loss, grads, (value, total) = loss_and_gradients(
         f"loss_weight: {main}", f"loss_weight: {middle}"
     )
-    assert_allclose(loss, main * value + middle * total, rtol=1e-5)
+    assert_allclose(loss, main * value + middle * total, rtol=1e-5, atol=1e-5)
     alone = loss_and_gradients("loss_weight: 1")[1]
     other = loss_and_gradients("loss_weight: 0", "loss_weight: 1")[1]
     for got, one, two in zip(grads, alone, other, strict=True):
@@ -278,7 +290,7 @@ def test_a_loss_gradient_that_the_user_sets_stays(on_ops):
     for _ in range(2):
         net.blobs["x"].data[...] = X
         loss = net._forward(0, 1)
-        assert_allclose(loss, net.blobs["y"].data.astype("f8").sum() / 2, rtol=1e-5)
+        assert_allclose(loss, net.blobs["y"].data.astype("f8").sum() / 2, rtol=1e-5, atol=1e-5)
         net.clear_param_diffs()
         net.backward()
         assert_allclose(net.params["a"][1].diff, [1, 1, 1, 1])
@@ -296,7 +308,7 @@ def test_a_loss_in_place_keeps_its_weight(on_ops):
         net.clear_param_diffs()
         net.backward()
         assert_allclose(net.params["a"][1].diff, slope.sum(axis=0), rtol=1e-4, atol=1e-6)
-        assert_allclose(net._forward(0, 2), 2 * net.blobs["y"].data.sum(), rtol=1e-5)
+        assert_allclose(net._forward(0, 2), 2 * net.blobs["y"].data.sum(), rtol=1e-5, atol=1e-5)
 
 
 def test_a_loss_of_part_of_the_layers():
@@ -320,7 +332,7 @@ def test_a_split_adds_up_what_its_readers_want(on_ops):
     x = np.array([0.5, -1, 2])
     net.forward(x=x)
     dx = net.backward(a=[1, 1, 1], b=[10, 20, 30], c=[0, 0, 5])["x"]
-    assert_allclose(dx, (1 - np.tanh(x) ** 2) * [11, 21, 36], rtol=1e-5)
+    assert_allclose(dx, (1 - np.tanh(x) ** 2) * [11, 21, 36], rtol=1e-5, atol=1e-5)
 
 
 def test_one_layer_reading_a_blob_twice(on_ops):

@@ -29,7 +29,7 @@ def test_a_blob_put_in_place_of_a_parameter_is_used(net):
     blob.data[...] = 100
     wanted = by_hand(net, X)[2] - net.params["b"][1].data + 100
     net.params["b"][1] = blob
-    assert_allclose(net.forward(x=X)["z"], wanted, rtol=1e-5)
+    assert_allclose(net.forward(x=X)["z"], wanted, rtol=1e-5, atol=1e-5)
     net.backward(z=DZ)
     assert_allclose(blob.diff, DZ.sum(axis=0), rtol=1e-6)
 
@@ -65,7 +65,7 @@ def test_hooks_see_the_values_of_the_moment(net):
     net.after_forward(lambda k: seen.append(net.blobs["y"].data.copy()) if k == 2 else None)
     net.forward(x=X)
     for value, wanted in zip(seen, by_hand(net, X), strict=False):
-        assert_allclose(value, wanted, rtol=1e-5)
+        assert_allclose(value, wanted, rtol=1e-5, atol=1e-5)
     assert len(seen) == 2
 
 
@@ -77,7 +77,7 @@ def test_what_a_hook_writes_is_used(net):
     net.after_forward(double)
     y = 2 * by_hand(net, X)[1]
     w, b = (blob.data.astype("f8") for blob in net.params["b"])
-    assert_allclose(net.forward(x=X)["z"], y @ w.T + b, rtol=1e-5)
+    assert_allclose(net.forward(x=X)["z"], y @ w.T + b, rtol=1e-5, atol=1e-5)
 
 
 def test_several_hooks_run_in_order(net):
@@ -206,7 +206,9 @@ GAP = (
 def test_a_scalar_output_has_a_value_for_each_batch(on_ops):
     out = make_net(GAP).forward_all(a=ROWS, b=np.zeros((5, 3)))
     halves = (ROWS.astype("f8") ** 2).sum(axis=1) / 2
-    assert_allclose(out["l"], [halves[:2].sum(), halves[2:4].sum(), halves[4]], rtol=1e-5)
+    assert_allclose(
+        out["l"], [halves[:2].sum(), halves[2:4].sum(), halves[4]], rtol=1e-5, atol=1e-5
+    )
 
 
 def test_inputs_of_different_lengths():

@@ -26,7 +26,7 @@ def test_forward_gives_the_outputs(net):
     out = net.forward(x=X)
     assert type(out) is dict
     assert list(out) == ["z"]
-    assert_allclose(out["z"], by_hand(net, X)[2], rtol=1e-5)
+    assert_allclose(out["z"], by_hand(net, X)[2], rtol=1e-5, atol=1e-5)
 
 
 def test_results_are_live_writable_float32_views(net):
@@ -37,20 +37,20 @@ def test_results_are_live_writable_float32_views(net):
     assert net.blobs["z"].data[1, 2] == 99
     again = net.forward(x=2 * X)["z"]
     assert np.shares_memory(out, again)
-    assert_allclose(out, by_hand(net, 2 * X)[2], rtol=1e-5)
+    assert_allclose(out, by_hand(net, 2 * X)[2], rtol=1e-5, atol=1e-5)
 
 
 def test_inputs_may_be_written_beforehand(net):
     net.blobs["x"].data[...] = X
-    assert_allclose(net.forward()["z"], by_hand(net, X)[2], rtol=1e-5)
+    assert_allclose(net.forward()["z"], by_hand(net, X)[2], rtol=1e-5, atol=1e-5)
     net.blobs["x"].data[1] = X[0]
-    assert_allclose(net.forward()["z"], by_hand(net, X[[0, 0]])[2], rtol=1e-5)
+    assert_allclose(net.forward()["z"], by_hand(net, X[[0, 0]])[2], rtol=1e-5, atol=1e-5)
 
 
 def test_more_blobs(net):
     out = net.forward(blobs=["y", "x", "z"], x=X)
     assert list(out) == ["z", "y", "x"], "each once, the outputs first"
-    assert_allclose(out["y"], by_hand(net, X)[1], rtol=1e-5)
+    assert_allclose(out["y"], by_hand(net, X)[1], rtol=1e-5, atol=1e-5)
     assert_array_equal(out["x"], X)
 
 
@@ -61,7 +61,7 @@ def test_arguments_by_position(net):
 def test_an_end_gives_that_layers_tops(net):
     out = net.forward(end="a", x=X)
     assert list(out) == ["y"]
-    assert_allclose(out["y"], by_hand(net, X)[0], rtol=1e-5, err_msg="before the ReLU")
+    assert_allclose(out["y"], by_hand(net, X)[0], rtol=1e-5, atol=1e-5, err_msg="before the ReLU")
     assert list(net.forward(blobs=["x"], end="relu")) == ["y", "x"]
 
 
@@ -70,7 +70,7 @@ def test_a_start_keeps_what_is_above(net):
     net.blobs["y"].data[...] = 1
     net.blobs["x"].data[...] = 9
     wanted = net.params["b"][0].data.sum(axis=1) + net.params["b"][1].data
-    assert_allclose(net.forward(start="b")["z"], [wanted, wanted], rtol=1e-5)
+    assert_allclose(net.forward(start="b")["z"], [wanted, wanted], rtol=1e-5, atol=1e-5)
 
 
 def test_pieces_equal_the_whole(net):
@@ -97,9 +97,9 @@ def test_in_place_layers_and_reading_a_blob(net):
     linear, y, _ = by_hand(net, X)
     assert (linear < 0).any()
     net.forward(x=X)
-    assert_allclose(net.blobs["y"].data, y, rtol=1e-5)
+    assert_allclose(net.blobs["y"].data, y, rtol=1e-5, atol=1e-5)
     net.forward(end="a")
-    assert_allclose(net.blobs["y"].data, linear, rtol=1e-5)
+    assert_allclose(net.blobs["y"].data, linear, rtol=1e-5, atol=1e-5)
 
 
 def test_values_of_other_types_are_converted(net):
@@ -160,7 +160,7 @@ def test_results_are_complete_on_the_host():
         out = net.forward()
         assert fake.counters.download_elements == out["z"].size
         fake.counters.reset()
-        assert_allclose(out["z"], by_hand(net, X)[2], rtol=1e-5)
+        assert_allclose(out["z"], by_hand(net, X)[2], rtol=1e-5, atol=1e-5)
         assert fake.counters.downloads == 0
 
 
@@ -185,7 +185,7 @@ def test_the_loss_is_all_that_the_inner_forward_copies():
         fake.counters.reset()
         loss = net._forward(0, len(net.layers) - 1)
         assert (fake.counters.downloads, fake.counters.syncs) == (0, 1)
-        assert_allclose(loss, by_hand(net, X)[2].sum() / 2, rtol=1e-5)
+        assert_allclose(loss, by_hand(net, X)[2].sum() / 2, rtol=1e-5, atol=1e-5)
 
 
 # ---- backward ----------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_backward_gives_the_gradients_of_the_inputs(net):
     assert type(out) is dict
     assert list(out) == ["x"]
     assert out["x"].dtype == np.float32
-    assert_allclose(out["x"], grads_by_hand(net, X, DZ)[2], rtol=1e-5)
+    assert_allclose(out["x"], grads_by_hand(net, X, DZ)[2], rtol=1e-5, atol=1e-5)
     out["x"][0, 1] = 99
     assert net.blobs["x"].diff[0, 1] == 99
 
@@ -218,7 +218,7 @@ def test_gradients_of_parameters_add_up_until_they_are_cleared(net):
         net.backward(z=DZ)
         diffs = [blob.diff for name in "ab" for blob in net.params[name]]
         for diff, value in zip(diffs, wanted, strict=True):
-            assert_allclose(diff, times * value, rtol=1e-5)
+            assert_allclose(diff, times * value, rtol=1e-5, atol=1e-5)
     net.clear_param_diffs()
     assert not any(blob.diff.any() for name in "ab" for blob in net.params[name])
 
@@ -234,13 +234,13 @@ def test_clearing_gradients_copies_nothing():
         net.backward()
         assert fake.counters.uploads == 0
         assert fake.counters.download_elements == X.size, "the result"
-        assert_allclose(net.params["b"][1].diff, DZ.sum(axis=0), rtol=1e-5)
+        assert_allclose(net.params["b"][1].diff, DZ.sum(axis=0), rtol=1e-5, atol=1e-5)
 
 
 def test_gradients_may_be_written_beforehand(net):
     net.forward(x=X)
     net.blobs["z"].diff[...] = DZ
-    assert_allclose(net.backward()["x"], grads_by_hand(net, X, DZ)[2], rtol=1e-5)
+    assert_allclose(net.backward()["x"], grads_by_hand(net, X, DZ)[2], rtol=1e-5, atol=1e-5)
 
 
 def test_more_gradients(net):
@@ -255,9 +255,9 @@ def test_an_end_gives_that_layers_bottoms(net):
     net.forward(x=X)
     out = net.backward(end="b", z=DZ)
     assert list(out) == ["y"]
-    assert_allclose(out["y"], dy, rtol=1e-5)
-    assert_allclose(net.backward(start="relu", end="relu")["y"], dl, rtol=1e-5)
-    assert_allclose(net.backward(["y"], "a")["x"], dx, rtol=1e-5)
+    assert_allclose(out["y"], dy, rtol=1e-5, atol=1e-5)
+    assert_allclose(net.backward(start="relu", end="relu")["y"], dl, rtol=1e-5, atol=1e-5)
+    assert_allclose(net.backward(["y"], "a")["x"], dx, rtol=1e-5, atol=1e-5)
 
 
 def test_an_end_above_the_start_runs_nothing(net):

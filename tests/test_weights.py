@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import small_layers  # noqa: F401  (defines PlusBias)
 from harness import make_net
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from small_nets import CHAIN, INPUT, X, fill, ip
 
 from pycaffe_lite import TEST, MissingFileError, Net, WeightsError, prototxt
@@ -131,6 +131,33 @@ def test_an_hdf5_file_holds_what_caffe_writes(tmp_path):
         assert set(file["data/a"]) == {"0", "1"}
         assert file["data/a/0"].dtype == np.float32
         assert_array_equal(file["data/a/0"][()], net.params["a"][0].data)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_names_with_slashes(form, tmp_path):
+    """As in GoogLeNet; one may be another's beginning."""
+    text = INPUT + ip("in/a", "x", "y", 4) + ip("in", "y", "z", 5) + ip("in/b/c", "y", "w", 2)
+    net, other = fill(make_net(text)), make_net(text)
+    other.copy_from(saved(net, tmp_path, form))
+    assert_same_values(other, net)
+
+
+def test_surgery(tmp_path):
+    """An inner product as a convolution over the whole image: the same numbers, laid out anew."""
+    dense = fill(make_net("input: 'x' input_shape { dim: [2, 3, 4, 5] }" + ip("fc", "x", "y", 6)))
+    conv = make_net(
+        "input: 'x' input_shape { dim: [2, 3, 4, 5] } layer { name: 'conv' type: 'Convolution'"
+        " bottom: 'x' top: 'y' convolution_param { num_output: 6 kernel_h: 4 kernel_w: 5 } }"
+    )
+    for target, source in zip(conv.params["conv"], dense.params["fc"], strict=True):
+        target.data.flat = source.data.flat
+    x = np.random.default_rng(1).normal(size=(2, 3, 4, 5))
+    wanted = dense.forward(x=x)["y"]
+    assert_allclose(conv.forward(x=x)["y"][:, :, 0, 0], wanted, rtol=1e-5, atol=1e-5)
+    path = saved(conv, tmp_path)
+    conv.params["conv"][0].data[...] = 0
+    conv.copy_from(path)
+    assert_allclose(conv.forward(x=x)["y"][:, :, 0, 0], wanted, rtol=1e-5, atol=1e-5)
 
 
 TIED = (

@@ -50,6 +50,39 @@ def test_a_users_layer_owes_what_every_layer_owes(ops):
     check_layer(ops, "type: 'ThriceOnDevice'", [(2, 3, 5)], lambda x: 3 * x)
 
 
+def test_shapes_are_asked_for_only_where_one_has_changed():
+    calls = []
+
+    class CountsReshapes(TimesFactor):
+        def reshape(self, bottom, top):
+            super().reshape(bottom, top)
+            calls.append(bottom[0].shape)
+
+    net = make_net(INPUT + "layer { name: 'c' type: 'CountsReshapes' bottom: 'x' top: 'y' }")
+    net.forward()
+    net.forward()
+    assert calls == [(2, 3)]
+    net.blobs["x"].reshape(4, 5)
+    net.forward()
+    assert set(calls[1:]) == {(4, 5)}
+    calls.clear()
+    net.forward()
+    assert calls == []
+
+
+def test_in_place_the_gradient_is_there_whichever_side_is_asked_first(on_ops):
+    class AsksBottomFirst(ThriceOnDevice):
+        in_place = True
+
+        def backward(self, top, propagate_down, bottom):
+            dx = bottom[0].diff
+            self.xp.multiply(top[0].diff, 3, out=dx)
+
+    net = make_net(INPUT + "layer { name: 'a' type: 'AsksBottomFirst' bottom: 'x' top: 'x' }")
+    assert_array_equal(net.forward(x=X)["x"], 3 * X)
+    assert_array_equal(net.backward(x=X)["x"], 3 * X)
+
+
 def test_a_layer_is_known_by_its_name_as_soon_as_it_is_defined():
     assert "NewlyDefined" not in layer_type_list()
 
