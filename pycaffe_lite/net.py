@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +77,14 @@ class Net:
     # ---- building ------------------------------------------------------------------------------
 
     def _read(self, source: PathLike | Any) -> Any:
-        self._path, self._text = "", ""
+        # Errors find lines in the text of now: the file may change or go while the net lives. Steps
+        # get the function without the net, so that a net dropped is gone at once.
+        self._locate: Callable[[str | None], str] = partial(_locate, "", "")
         if isinstance(source, caffe_pb2.NetParameter):
             return source
         spec = prototxt.read_net(source)
-        self._path = os.fspath(source)
-        # Kept for errors: the file may change or go while the net lives.
-        self._text = prototxt.read_file(source).decode("utf-8", "surrogateescape")
+        text = prototxt.read_file(source).decode("utf-8", "surrogateescape")
+        self._locate = partial(_locate, os.fspath(source), text)
         return spec
 
     def _start(self, spec: Any) -> None:
@@ -259,13 +260,6 @@ class Net:
             return build(*args)
         except ModelError as error:
             raise ModelError(f"{self._locate(error.layer)}{error}") from error
-
-    def _locate(self, layer: str | None) -> str:
-        """ "file:line: " of a layer's entry in the prototxt, as far as it is known."""
-        if not self._path:
-            return ""
-        lines = prototxt.layer_lines(self._text).get(layer or "", [])
-        return f"{self._path}:{' or '.join(map(str, lines))}: " if lines else f"{self._path}: "
 
     # ---- running -------------------------------------------------------------------------------
 
@@ -569,6 +563,14 @@ class Net:
     def share_with(self, other: Net) -> None:
         """From now on use the parameter values of `other`'s layers of the same names."""
         weights.share(self, other)
+
+
+def _locate(path: str, text: str, layer: str | None) -> str:
+    """ "file:line: " of a layer's entry in the prototxt, as far as it is known."""
+    if not path:
+        return ""
+    lines = prototxt.layer_lines(text).get(layer or "", [])
+    return f"{path}:{' or '.join(map(str, lines))}: " if lines else f"{path}: "
 
 
 def _call(hooks: list[Hook] | None, index: int) -> None:

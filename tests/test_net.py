@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import weakref
 
 import numpy as np
 import pytest
@@ -336,6 +337,21 @@ def test_of_two_layers_of_one_name_dictionaries_have_the_last():
     assert net.layer_dict["a"] is net.layers[2]
     assert net.params["a"][0].shape == (5, 4)
     assert net.top_names["a"] == ["y"]
+
+
+def test_a_net_dropped_is_gone_at_once(on_ops):
+    """Its memory does not wait for the garbage collector."""
+    net = make_net(BRANCHES)
+    net.forward()
+    net.backward()
+    net.before_forward(print)
+    things = [weakref.ref(thing) for thing in (net, net.blobs["b"], net.layers[1])]
+    gc.disable()
+    try:
+        del net
+        assert [thing() for thing in things] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_blobs_outlive_their_net():
