@@ -100,8 +100,13 @@ def rng(ops: Ops) -> Any:
 
 
 def set_random_seed(seed: int) -> None:
-    """Fillers, dropout and all else that draws numbers start anew from `seed`, on every place."""
+    """Fillers, dropout and all else that draws numbers start anew from `seed`, on every place.
+
+    Raises ValueError for a negative one.
+    """
     global _seed
+    if seed < 0:
+        raise ValueError(f"a random seed must not be negative, got {seed}")
     with _lock:
         _seed = int(seed)
         _generators.clear()

@@ -240,6 +240,15 @@ def test_a_seed_starts_the_numbers_anew(ops):
     assert (draws[0][0] != draws[2][0]).all()
 
 
+def test_a_negative_seed_is_refused_at_once():
+    pycaffe_lite.set_random_seed(np.int64(0))
+    wanted = device.rng(device.current()).random()
+    with pytest.raises(ValueError, match="seed must not be negative, got -1"):
+        pycaffe_lite.set_random_seed(-1)
+    pycaffe_lite.set_random_seed(0)
+    assert device.rng(device.current()).random() == wanted
+
+
 def test_without_a_seed_each_process_draws_its_own_numbers():
     code = "from pycaffe_lite import device; print(device.rng(device.current()).random())"
     assert python(code) != python(code)
