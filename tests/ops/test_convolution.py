@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pycaffe_lite.ops.base import Ops
-from pycaffe_lite.ops.cpu import CpuOps, convolution, gradients
+from pycaffe_lite.ops.cpu import CpuOps, columns, convolution, gradients
 from pycaffe_lite.ops.cpu.threads import set_num_threads
 from pycaffe_lite.ops.window import Window
 
@@ -150,18 +150,21 @@ def two_threads() -> Iterator[None]:
 @pytest.fixture(params=["whole", "tiles", "cut rows"])
 def tiled(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, two_threads: None
-) -> None:
-    """All work on the pool, bands wherever they apply, scratch of a few positions or less."""
+) -> Iterator[None]:
+    """All work on the pool, with scratch of a few positions or less."""
     size = {"whole": 4 << 20, "tiles": 4000, "cut rows": 300}[request.param]
     monkeypatch.setattr(convolution, "SMALL", 0)
-    monkeypatch.setattr(convolution, "SMALL_BANDS", 0)
-    monkeypatch.setattr(convolution, "SMALL_PRODUCT", 900_000 if size > 4000 else 1000)
     monkeypatch.setattr(gradients, "LARGE", 0)
     monkeypatch.setattr(gradients, "SOME", 0)
-    monkeypatch.setattr(convolution, "BAND", 1)
+    monkeypatch.setattr(columns, "PHASES", size)
+    columns._plan.cache_clear()
+    convolution._cuts.cache_clear()
     for module in (convolution, gradients):
         monkeypatch.setattr(module, "COLUMNS", size)
         monkeypatch.setattr(module, "PRODUCT", size)
+    yield
+    columns._plan.cache_clear()
+    convolution._cuts.cache_clear()
 
 
 @pytest.mark.usefixtures("tiled")

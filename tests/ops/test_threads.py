@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-from pycaffe_lite.ops.cpu import CpuOps, pool
+from pycaffe_lite.ops.cpu import CpuOps, convolution, pool
 from pycaffe_lite.ops.cpu.threads import get_num_threads, limited, running, set_num_threads
 from pycaffe_lite.ops.window import Window
 
@@ -31,6 +31,12 @@ def two_threads() -> Iterator[None]:
     with threadpool_limits(2):
         yield
     set_num_threads(None)
+
+
+@pytest.fixture(autouse=True)
+def _pool_from_90_million_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less than in earnest: the tests' convolutions are to be quick."""
+    monkeypatch.setattr(convolution, "SMALL", 80e6)
 
 
 def convolve() -> np.ndarray:

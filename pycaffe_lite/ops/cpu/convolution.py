@@ -1,25 +1,18 @@
-"""Convolution without the whole column matrix: tiles of it, in the cache of the thread at work.
+"""Convolution without the whole column matrix: tiles of it, in scratch that stays in the cache.
 
-Two ways to cut a tile, both written straight into the output by one `np.matmul`:
-
-* **block**: the columns of some positions, all rows: (C/G * taps, positions).
-* **band**: the columns of the kernel's *trailing* axes for a band of input rows, laid out as
-  (input row, channel, trailing taps, positions of one output row). The matrix of output row i is
-  then the view that starts at input row i * stride: consecutive output rows share what they have in
-  common, and each value is gathered k / k0 times instead of k. For 11 x 11 on a 227 x 227 image the
-  gather falls from 11 ms to 0.05 ms, and the products run as fast as a single one
-  (stride 1: 13.9 against 14.7 ms in one thread).
+A tile is the columns of some output positions, (C/G * taps, positions), multiplied straight into
+the output by one `np.matmul`. Below `SMALL` the calling thread gathers and BLAS's own threads
+multiply; above, tasks on a pool do both, with BLAS held to one thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from ..window import Window
 from .columns import Box, boxes, gather, lengths, span
@@ -32,27 +25,22 @@ Scratch = Callable[[str, tuple[int, ...], Any], Array]
 # Bytes of scratch a thread: together below 8 MB, whatever the image.
 COLUMNS = 4 << 20
 PRODUCT = 1 << 20
-WEIGHTS = 2 << 20
+WEIGHTS = 1 << 18
 
-# What benchmarks/conv_thresholds.py prints on two CPUs, OpenBLAS 0.3.31 with AVX-512.
-SMALL = 150e6
-"""Multiplications below which the calling thread works alone and BLAS keeps its own threads.
+SMALL = 1e9
+"""Multiplications below which the calling thread gathers and BLAS keeps its own threads.
 
-Pool / alone: 0.99 / 0.46 ms for 22 million, 1.15 / 0.75 for 43, 3.99 / 2.43 for 116. The pool costs
-0.3 ms: threads that wake up or wait for the interpreter do so in 20 to 65 us, several times.
+On two CPUs that share a cache the pool loses far above a millisecond of work: pool / alone in ms is
+0.93 / 0.57 for 35 million multiplications, 2.6 / 1.8 for 118 and 7.1 / 4.1 for 346; 24.5 / 26.9 for
+1849. Its threads wake up, or wait for the interpreter, in 20 to 65 us, several times. (Where the
+two CPUs share none, BLAS's second thread fetches columns that the first has written, and both take
+about 1.6 times the pool's time; nothing tells that from here.)  benchmarks/conv_thresholds.py
 """
 
-SMALL_BANDS = 30e6
-"""The same for bands, whose products are too small for BLAS's threads: about even at 35 million."""
+NARROW = 64
+"""Positions of a tile at least, where its columns are not cut."""
 
 NEVER = 1 << 62
-
-SMALL_PRODUCT = 900_000
-"""Multiplications of one matrix product that OpenBLAS does without packing (below a million)."""
-
-BAND = 24
-"""Positions of an output row from which bands beat blocks: by 1.4 at 28 for 5 x 5 on 16 channels,
-by 1.5 to 2 at 112 for 7 x 7 of stride 2 on 3."""
 
 
 class Sizes(NamedTuple):
@@ -111,19 +99,6 @@ def sizes(x: Array, w: Array, y: Array, window: Window, group: int) -> Sizes | N
     )
 
 
-def is_small(conv: Sizes) -> bool:
-    """True where the generic kernel is as good: little work, and a pad, which it copies at once.
-
-    Tile by tile, padding costs a few copies a tap: 0.27 against 0.19 ms for 5 x 5 on (3, 32, 32).
-    """
-    if conv.work >= SMALL or not any(conv.window.pad):
-        return False
-    n, group, channels, *spatial = conv.x.shape
-    padded = prod(s + 2 * p for s, p in zip(spatial, conv.window.pad, strict=True))
-    columns = max(conv.window.taps * prod(conv.cols[1:]), padded) * n * group * channels
-    return columns * conv.x.itemsize <= COLUMNS
-
-
 def is_flat(x: Array) -> bool:
     """True where each channel's positions are one contiguous run."""
     run = x.itemsize
@@ -138,9 +113,9 @@ def is_flat(x: Array) -> bool:
 
 
 def forward(conv: Sizes, b: Array | None, scratch: Scratch) -> None:
-    """y = w * x + b, by bands, blocks or, for a pointwise window, straight from x."""
+    """y = w * x + b, by tiles or, for a pointwise window, straight from x."""
     bias = None if b is None else b.reshape(conv.w.shape[0], -1, 1)
-    if conv.work < (SMALL_BANDS if _banded(conv) else SMALL):
+    if conv.work < SMALL:
         _forward(conv, bias, scratch, 1)
         return
     with limited() as count:
@@ -150,8 +125,6 @@ def forward(conv: Sizes, b: Array | None, scratch: Scratch) -> None:
 def _forward(conv: Sizes, bias: Array | None, scratch: Scratch, count: int) -> None:
     if conv.window.is_pointwise and is_flat(conv.x):
         run(_pointwise(conv, bias), list(_blocks(conv, NEVER, count)), count)
-    elif _banded(conv):
-        run(_bands(conv, bias, scratch), list(_band_tiles(conv, count)), count)
     else:
         most = max(COLUMNS // conv.x.itemsize // conv.depth, _least(conv))
         run(_block(conv, bias, scratch), list(_blocks(conv, most, count)), count)
@@ -168,7 +141,7 @@ def _pieces(conv: Sizes, count: int) -> int:
 def _least(conv: Sizes) -> int:
     """Positions a tile has even where that means to cut the column matrix's rows too."""
     outputs = conv.w.shape[1]
-    return max(1, min(64, PRODUCT // conv.x.itemsize // outputs))
+    return max(1, min(NARROW, PRODUCT // conv.x.itemsize // outputs))
 
 
 def _blocks(conv: Sizes, most: int, count: int) -> Iterator[Tile]:
@@ -205,125 +178,64 @@ def _pointwise(conv: Sizes, bias: Array | None) -> Begin[Tile]:
     return lambda tile: partial(multiply, tile)
 
 
+class _Cut(NamedTuple):
+    """Rows of a tile's column matrix that fit into the scratch."""
+
+    rows: Box
+    depth: int
+    shape: tuple[int, ...]
+    """The cut's columns: (images, C', *K', *P')"""
+    at: slice
+    """The same rows as columns of the weights."""
+
+
+@lru_cache(maxsize=256)
+def _cuts(rows: tuple[int, ...], cols: Box, itemsize: int) -> list[_Cut]:
+    """The cuts of a tile at `cols` (images, *positions) of a matrix with `rows` (C/G, *K)."""
+    images, *positions = lengths(cols)
+    most = COLUMNS // itemsize // (images * prod(positions))
+    return [
+        _Cut(box, prod(lengths(box)), (images, *lengths(box), *positions), span(box, rows))
+        for box in boxes(rows, most)
+    ]
+
+
 def _block(conv: Sizes, bias: Array | None, scratch: Scratch) -> Begin[Tile]:
-    group, outputs = conv.w.shape[:2]
-    w = conv.w.reshape(group, outputs, -1)
+    w, ones = _weights(conv, bias, scratch)
     y = conv.y.reshape(*conv.y.shape[:3], -1)
+    sizes = conv.cols[1:]
 
     def multiply(tile: Tile) -> None:
-        g, outputs, (images, *positions) = tile
-        cols = tuple(positions)
+        g, outputs, cols = tile
         o = slice(outputs.start, outputs.stop)
-        i = slice(images.start, images.stop)
-        part = y[i, g, o, span(cols, conv.cols[1:])]
-        most = COLUMNS // conv.x.itemsize // (len(images) * prod(lengths(cols)))
+        i = slice(cols[0].start, cols[0].stop)
+        part = y[i, g, o, span(cols[1:], sizes)]
         target = part
-        for rows in boxes(conv.rows, most):
-            shape = (len(images), *lengths(rows), *lengths(cols))
+        for cut in _cuts(conv.rows, cols, part.itemsize):
+            shape = (part.shape[0], cut.depth + ones, part.shape[2])
             col = scratch("columns", shape, part.dtype)
-            gather(conv.x[i, g], conv.window, rows, cols, col)
-            col = col.reshape(len(images), -1, part.shape[2])
-            np.matmul(w[g, o, span(rows, conv.rows)], col, out=target)
+            columns = col[:, : cut.depth].reshape(cut.shape)
+            gather(conv.x[i, g], conv.window, cut.rows, cols[1:], columns, scratch)
+            if ones:
+                col[:, cut.depth] = 1
+            np.matmul(w[g, o] if ones else w[g, o, cut.at], col, out=target)
             if target is not part:
                 part += target
-            elif len(rows) and col.shape[1] < conv.depth:
+            elif cut.depth < conv.depth:
                 target = scratch("product", part.shape, part.dtype)
-        if bias is not None:
+        if bias is not None and not ones:
             part += bias[g, o]
 
     return lambda tile: partial(multiply, tile)
 
 
-# ---- bands --------------------------------------------------------------------------------------
-
-
-def _banded(conv: Sizes) -> bool:
-    """True where bands apply and share enough of their rows to be worth it."""
-    window = conv.window
-    if len(window.kernel) < 2 or window.dilation[0] != 1 or window.kernel[0] <= window.stride[0]:
-        return False
-    if prod(conv.cols[2:]) < BAND:
-        return False
-    if conv.w.size * 2 * conv.w.itemsize > WEIGHTS:
-        return False
-    # More weights than that are packed again for each row: (64, 576) gains nothing, (128, 864)
-    # loses 14 %.
-    return _step(conv) < NEVER and conv.depth * BAND * conv.x.itemsize <= COLUMNS // 2
-
-
-def _band_tiles(conv: Sizes, count: int) -> Iterator[Tile]:
+def _weights(conv: Sizes, bias: Array | None, scratch: Scratch) -> tuple[Array, int]:
+    """(G, O/G, C/G * taps), and 1 where the bias is one more column that meets a row of ones."""
     group, outputs = conv.w.shape[:2]
-    stride, kernel = conv.window.stride[0], conv.window.kernel[0]
-    line = conv.depth // kernel
-    budget = COLUMNS // 4 // conv.x.itemsize
-    width = max(BAND, budget // (line * (kernel + 3 * stride)))
-    share = -(-prod(conv.cols[:2]) * group // _pieces(conv, count)) if count > 1 else NEVER
-    for cols in boxes(conv.cols[2:], width):
-        rows = min((budget // (line * prod(lengths(cols))) - kernel) // stride + 1, share)
-        for images, band in boxes(conv.cols[:2], max(1, rows)):
-            for g in range(group):
-                yield Tile(g, range(outputs), (images, band, *cols))
-
-
-def _bands(conv: Sizes, bias: Array | None, scratch: Scratch) -> Begin[Tile]:
-    kernel, stride = conv.window.kernel[0], conv.window.stride[0]
-    channels, *taps = conv.w.shape[2], *conv.window.kernel[1:]
-    line = Window((1, *taps), (1, *conv.window.stride[1:]), conv.window.pad, conv.window.dilation)
-    depth, ones = channels * prod(taps), int(bias is not None)
-    step = _step(conv)
-    w = _band_weights(conv, bias, scratch)
-    y = conv.y.reshape(*conv.y.shape[:4], -1)
-    rows = (range(channels), *(range(k) for k in line.kernel))
-
-    def begin(tile: Tile) -> Callable[[], None]:
-        g, _, (images, band, *positions) = tile
-        cols = tuple(positions)
-        i = slice(images.start, images.stop)
-        first, count = band.start * stride, (len(band) - 1) * stride + kernel
-        n = prod(lengths(cols))
-        col = scratch("columns", (len(images), count, depth + ones, n), conv.x.dtype)
-        target = col[:, :, :depth].reshape(len(images), count, channels, 1, *taps, *lengths(cols))
-        target = np.moveaxis(target, 1, 3 + len(taps))
-        lines = (range(first, first + count), *cols)
-        image, row, *inner = col.strides
-        shape = (len(images), len(band), kernel * (depth + ones), n)
-        view = as_strided(col, shape, (image, stride * row, *inner))
-        part = y[i, g, :, band.start : band.stop, span(cols, conv.cols[2:])].swapaxes(1, 2)
-
-        def multiply() -> None:
-            gather(conv.x[i, g], line, rows, lines, target)
-            col[:, :, depth:] = 1
-            for start in range(0, n, step):
-                at = (..., slice(start, start + step))
-                np.matmul(w[g], view[at], out=part[at])
-
-        return multiply
-
-    return begin
-
-
-def _step(conv: Sizes) -> int:
-    """Positions of one product: as many as OpenBLAS multiplies without packing, or all.
-
-    It packs from a million multiplications on (its kernels for AVX-512 and SVE; elsewhere always).
-    For (96, 132) @ (132, 217) steps of 64 gain 13 %, for 109 columns 22 %; steps below 48 would
-    cost too much where it packs each time.
-    """
-    step = SMALL_PRODUCT // (conv.w.shape[1] * conv.depth) // 16 * 16
-    return step if step >= 48 else NEVER
-
-
-def _band_weights(conv: Sizes, bias: Array | None, scratch: Scratch) -> Array:
-    """(G, O/G, k0 * (C/G * trailing taps + 1)): in the order of a band's rows, with the bias.
-
-    The one more column of each k0 meets the row of ones: the bias first, then zeros.
-    """
-    group, outputs, channels, kernel = conv.w.shape[:4]
-    depth, ones = conv.depth // kernel, int(bias is not None)
-    w = scratch("weights", (group, outputs, kernel, depth + ones), conv.w.dtype)
-    ordered = w[..., :depth].reshape(group, outputs, kernel, channels, *conv.w.shape[4:])
-    ordered[...] = conv.w.swapaxes(2, 3)
-    if bias is not None:
-        w[..., depth] = 0
-        w[:, :, 0, depth] = bias[..., 0]
-    return w.reshape(group, outputs, -1)
+    w = conv.w.reshape(group, outputs, conv.depth)
+    if bias is None or w.nbytes > WEIGHTS or conv.depth * NARROW * w.itemsize > COLUMNS:
+        return w, 0
+    extended = scratch("weights", (group, outputs, conv.depth + 1), w.dtype)
+    extended[..., :-1] = w
+    extended[..., -1:] = bias
+    return extended, 1

@@ -116,5 +116,5 @@ def _columns(conv: Sizes, scratch: Scratch, image: int, g: int, rows: Box, cols:
         flat = x.reshape(x.shape[1], -1)
         return flat[rows[0].start : rows[0].stop, span(cols, conv.cols[1:])]
     col = scratch("columns", (1, *lengths(rows), *lengths(cols)), x.dtype)
-    gather(x, conv.window, rows, cols, col)
+    gather(x, conv.window, rows, cols, col, scratch)
     return col.reshape(prod(lengths(rows)), -1)
