@@ -243,6 +243,12 @@ class Blob:
         self._diff = _blob(other)._diff
         self._shaped.clear()
 
+    def own_data(self) -> None:
+        """End `share_data`: values of its own from now on, zeros at first."""
+        self._data = SyncedArray(self.dtype)
+        self._data.resize(self._count)
+        self._shaped.clear()
+
     def shares_data(self, other: Blob | View) -> bool:
         """True where both have one storage for their values."""
         return self._data is _blob(other)._data
@@ -302,6 +308,14 @@ class View:
     def share_diff(self, other: Blob | View) -> None:
         """See Blob.share_diff."""
         self.blob.share_diff(other)
+
+    def own_data(self) -> None:
+        """See Blob.own_data."""
+        self.blob.own_data()
+
+    def shares_data(self, other: Blob | View) -> bool:
+        """See Blob.shares_data."""
+        return self.blob.shares_data(other)
 
 
 class BlobVec(list[Blob]):

@@ -6,18 +6,19 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from . import device, graph, memory, prototxt, weights
+from .batch import Parts, check_names, length, pieces
 from .blob import Blob, BlobVec
 from .errors import MissingFileError, ModelError
-from .layer import Layer, check_arity, is_built_in
-from .parameters import Parameters
+from .layer import Layer
 from .proto import caffe_pb2
-from .step import Step
+from .wiring import Wiring
 
 PathLike = str | os.PathLike[str]
 Hook = Callable[[int], Any]
@@ -65,12 +66,7 @@ class Net:
         spec = self._located(graph.upgrade, spec)
         spec = self._located(graph.select_layers, spec, phase, level or 0, stages or ())
         spec = self._located(graph.insert_splits, spec)
-        self._start(spec)
-        for layer_spec in spec.layer:
-            self._add_layer(layer_spec)
-        self._mark_backward()
-        self._check_memory()
-        self._fill_params()
+        self._build(spec)
         if weights is not None:
             self.copy_from(weights)
 
@@ -87,163 +83,24 @@ class Net:
         self._locate = partial(_locate, os.fspath(source), text)
         return spec
 
-    def _start(self, spec: Any) -> None:
-        self.spec = spec
-        self.name: str = spec.name
-        self.phase: int = spec.state.phase
-        self.layers: list[Layer] = []
-        self._steps: list[Step] = []
-        self._layer_names: list[str] = []
-        self._blobs: list[Blob] = []
-        self._blob_names: list[str] = []
-        self._index: dict[str, int] = {}
-        self._blob_loss_weights: list[float] = []
-        self._needs: list[bool] = []  # per blob: does anything before it learn?
-        self._available: dict[str, int] = {}  # made and not yet consumed: name -> index
-        self._ids: list[tuple[list[int], list[int]]] = []  # per layer: bottom, top indices
-        self._parameters = Parameters()
-        self._shared: list[list[bool]] = []
-        self._inputs: list[int] = []
+    def _build(self, spec: Any) -> None:
+        """Wire the layers, refuse what needs too much memory, then give parameters their values."""
+        self.spec, self.name, self.phase = spec, str(spec.name), int(spec.state.phase)
+        self._wiring = Wiring(spec, self._locate)
+        self.layers, self._steps = self._wiring.layers, self._wiring.steps
+        self._layer_names = [layer.name for layer in self.layers]
+        self._blobs, self._blob_names = self._wiring.blobs, self._wiring.blob_names
+        self._blob_loss_weights = self._wiring.loss_weights
+        self._inputs, self._outputs = self._wiring.inputs, self._wiring.outputs
+        self._parameters = self._wiring.parameters
         self._hooks: dict[str, list[Hook]] = {}
-
-    def _add_layer(self, spec: Any) -> None:
-        """Create the layer, wire its blobs, set it up, shape its tops, register its parameters."""
-        if not spec.HasField("phase"):
-            spec.phase = self.phase
-        try:
-            layer = Layer.create(spec)
-            bottom = self._take_bottoms(layer)
-            top = self._make_tops(layer, bottom)
-        except ModelError as error:
-            place = self._locate(spec.name)
-            raise type(error)(f"{place}layer {spec.name!r} ({spec.type}): {error}") from error
-        step = Step(
-            layer, [self._blobs[i] for i in bottom], [self._blobs[i] for i in top], self._locate
-        )
-        self.layers.append(layer)
-        self._layer_names.append(layer.name)
-        self._steps.append(step)
-        self._ids.append((bottom, top))
-        try:
-            step.loss_weights = self._loss_weights(layer, top)
-            self._mark_need(step, bottom)
-        except ModelError as error:
-            raise step.located(error) from error
-        step.setup()
-        try:
-            self._register_params(step)
-        except ModelError as error:
-            raise step.located(error) from error
-        for i in top:
-            self._needs[i] = step.needs_backward
-        if spec.type == "Input":
-            self._inputs += top
-
-    def _take_bottoms(self, layer: Layer) -> list[int]:
-        names = layer.spec.bottom
-        if layer.type != "Python":
-            check_arity("bottom", layer.bottoms, len(names), layer.type)
-        missing = [name for name in names if name not in self._available]
-        if missing:
-            raise ModelError(
-                f"unknown bottom blob {missing[0]!r} (layer {layer.name!r}, bottom index"
-                f" {list(names).index(missing[0])})"
-            )
-        return [self._available.pop(name) for name in names]
-
-    def _make_tops(self, layer: Layer, bottom: list[int]) -> list[int]:
-        names = list(layer.spec.top)
-        low = layer.tops if isinstance(layer.tops, int) else layer.tops[0]
-        if layer.loss and len(names) < low:
-            names += ["(automatic)"] * (low - len(names))
-        if layer.type != "Python":
-            check_arity("top", layer.tops, len(names), layer.type)
-        ids = []
-        for k, name in enumerate(names):
-            if k < len(bottom) and name == layer.spec.bottom[k]:
-                if is_built_in(layer) and not layer.in_place and layer.type != "Python":
-                    raise ModelError(f"{layer.type} does not allow in-place computation ({name!r})")
-                ids.append(bottom[k])
-            elif name in self._index:
-                raise ModelError(f"top blob {name!r} produced by multiple sources")
-            else:
-                ids.append(len(self._blobs))
-                self._blobs.append(Blob())
-                self._blob_names.append(name)
-                if name != "(automatic)":
-                    self._index[name] = ids[-1]
-                self._blob_loss_weights.append(0.0)
-                self._needs.append(False)
-        self._available |= {n: i for n, i in zip(names, ids, strict=True) if n != "(automatic)"}
-        return ids
-
-    def _loss_weights(self, layer: Layer, top: list[int]) -> list[float]:
-        given = list(layer.spec.loss_weight)
-        if given and len(given) != len(top):
-            raise ModelError(
-                "loss_weight must be unspecified or specified once per top blob:"
-                f" {len(given)} weights for {len(top)} tops"
-            )
-        result = given or [float(layer.loss and k == 0) for k in range(len(top))]
-        for i, weight in zip(top, result, strict=True):
-            self._blob_loss_weights[i] = weight
-        return result
-
-    def _mark_need(self, step: Step, bottom: list[int]) -> None:
-        """Which bottoms want a gradient, as far as the layers before tell."""
-        asked = list(step.layer.spec.propagate_down)
-        if asked and len(asked) != len(bottom):
-            raise ModelError(
-                f"propagate_down param must be specified either 0 or bottom_size times:"
-                f" {len(asked)} for {len(bottom)} bottoms"
-            )
-        needed = [self._needs[i] for i in bottom]
-        step.propagate_down = asked or needed
-        step.needs_backward = any(needed)
-
-    def _register_params(self, step: Step) -> None:
-        layer, given = step.layer, list(step.layer.spec.param)
-        if len(given) > len(layer.blobs):
-            raise ModelError(
-                f"too many params specified for layer {layer.name}: {len(given)} for"
-                f" {len(layer.blobs)} blobs"
-            )
-        given += [caffe_pb2.ParamSpec() for _ in range(len(layer.blobs) - len(given))]
-        layer.param_propagate_down = [p.lr_mult != 0 for p in given]
-        step.needs_backward |= any(layer.param_propagate_down)
-        self._shared.append(
-            [
-                self._parameters.add(layer.name, k, blob, given[k])
-                for k, blob in enumerate(layer.blobs)
-            ]
-        )
-
-    def _mark_backward(self) -> None:
-        """Switch backward off where no loss is above, on everywhere under `force_backward`."""
-        under_loss: set[int] = set()
-        skipped: set[int] = set()
-        for step, (bottom, top) in zip(reversed(self._steps), reversed(self._ids), strict=True):
-            contributes = any(step.loss_weights) or not under_loss.isdisjoint(top)
-            if not contributes or skipped.issuperset(top):
-                step.needs_backward = False
-                step.propagate_down = [False] * len(bottom)
-            for k, i in enumerate(bottom):
-                if contributes:
-                    under_loss.add(i)
-                if not step.propagate_down[k]:
-                    skipped.add(i)
-        for step in self._steps:
-            if self.spec.force_backward:
-                step.needs_backward = True
-                step.propagate_down = [
-                    flag or step.layer.allow_force_backward(k)
-                    for k, flag in enumerate(step.propagate_down)
-                ]
-                step.layer.param_propagate_down = [True] * len(step.layer.blobs)
-            step.layer.needs_backward = step.needs_backward
+        self._checked_shapes: list[tuple[int, ...]] | None = None
+        self._checked_diffs = False
+        self._check_memory()
+        self._fill_params()
 
     def _fill_params(self) -> None:
-        for step, shared in zip(self._steps, self._shared, strict=True):
+        for step, shared in zip(self._steps, self._wiring.shared, strict=True):
             try:
                 step.layer.fill_params(shared)
             except ModelError as error:
@@ -253,6 +110,8 @@ class Net:
         yield from zip(self._blob_names, self._blobs, strict=True)
         for layer in self.layers:
             yield from ((f"{layer.name} param {k}", blob) for k, blob in enumerate(layer.blobs))
+        for step in self._steps:
+            yield from ((f"{step.layer.name} kept values", blob) for blob in step.kept)
 
     def _located(self, build: Callable[..., Any], *args: Any) -> Any:
         """Run a pass over the model; its errors get file and line in front."""
@@ -328,9 +187,12 @@ class Net:
         with ops.running():
             for i in range(start, end + 1):
                 _call(before, i)
-                self._steps[i].forward(ops)
-                if want_loss and any(self._steps[i].loss_weights):
-                    losses.append(self._steps[i].loss())
+                step = self._steps[i]
+                if step.reshape_if_needed(ops):
+                    self._check_memory()
+                step.forward(ops)
+                if want_loss and any(step.loss_weights):
+                    losses.append(step.loss())
                 _call(after, i)
         return losses
 
@@ -343,6 +205,9 @@ class Net:
                 " `force_backward: true` in the prototxt or add a loss",
                 self.name,
             )
+        if not self._checked_diffs:
+            memory.check(self._storage(), diffs=True)
+            self._checked_diffs = True
         with ops.running():
             for i in range(start, end - 1, -1):
                 _call(before, i)
@@ -361,8 +226,9 @@ class Net:
 
     def _check_memory(self) -> None:
         """Refuse shapes that need too much; from here on arrays may be allocated."""
+        self._checked_shapes = None  # so that after an error the next forward reshapes all
         memory.check(self._storage())
-        self._checked_shapes = self._input_shapes()
+        self._checked_shapes, self._checked_diffs = self._input_shapes(), False
         for step in self._steps:
             step.seed()
 
@@ -373,7 +239,7 @@ class Net:
         """Write the given arrays into the data (diff) of the blobs that must all be given."""
         if not arrays:
             return
-        _check_names(arrays, expected, diff)
+        check_names(arrays, expected, diff)
         values = {name: np.asarray(value) for name, value in arrays.items()}
         for name, value in values.items():
             self._check_fits(name, value, "Diff" if diff else "Input")
@@ -401,13 +267,11 @@ class Net:
 
         The last batch is padded with zeros, and the outputs cut to the inputs' length.
         """
-        _check_names(kwargs, self.inputs, diff=False)
-        count = _length(kwargs)
-        parts: dict[str, list[np.ndarray]] = {}
+        check_names(kwargs, self.inputs, diff=False)
+        count, values = length(kwargs), Parts()
         for batch in self._batch(kwargs):
-            for name, value in self.forward(blobs=blobs, **batch).items():
-                parts.setdefault(name, []).append(self._per_sample(name, value))
-        return {name: np.concatenate(arrays)[:count] for name, arrays in parts.items()}
+            values.add(self.forward(blobs=blobs, **batch))
+        return values.joined(count)
 
     def forward_backward_all(
         self,
@@ -421,36 +285,19 @@ class Net:
         """
         inputs = {k: v for k, v in kwargs.items() if k in self.inputs}
         tops = {k: v for k, v in kwargs.items() if k not in self.inputs}
-        _check_names(inputs, self.inputs, diff=False)
+        check_names(inputs, self.inputs, diff=False)
         if tops:
-            _check_names(tops, self.outputs, diff=True)
-        count = _length(kwargs)
-        values: dict[str, list[np.ndarray]] = {}
-        grads: dict[str, list[np.ndarray]] = {}
-        batches = zip(self._batch(inputs), self._batch(tops) if tops else _nothing(), strict=False)
+            check_names(tops, self.outputs, diff=True)
+        count, values, grads = length(kwargs), Parts(), Parts()
+        batches = zip(self._batch(inputs), self._batch(tops) if tops else repeat({}), strict=False)
         for batch, top in batches:
-            for name, value in self.forward(blobs=blobs, **batch).items():
-                values.setdefault(name, []).append(self._per_sample(name, value))
-            for name, value in self.backward(diffs=diffs, **top).items():
-                grads.setdefault(name, []).append(self._per_sample(name, value))
-        return (
-            {name: np.concatenate(arrays)[:count] for name, arrays in values.items()},
-            {name: np.concatenate(arrays)[:count] for name, arrays in grads.items()},
-        )
+            values.add(self.forward(blobs=blobs, **batch))
+            grads.add(self.backward(diffs=diffs, **top))
+        return values.joined(count), grads.joined(count)
 
     def _batch(self, arrays: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Cut the arrays into pieces of the net's batch size, the last one padded with zeros."""
-        count, size = _length(arrays), self.blobs[next(iter(arrays))].shape[0]
-        for start in range(0, count, size):
-            piece = {k: np.asarray(v[start : start + size]) for k, v in arrays.items()}
-            short = size - len(next(iter(piece.values())))
-            yield {
-                k: np.concatenate([v, np.zeros((short, *v.shape[1:]), v.dtype)]) if short else v
-                for k, v in piece.items()
-            }
-
-    def _per_sample(self, name: str, value: np.ndarray) -> np.ndarray:
-        return value.copy() if value.ndim else value.reshape(1).copy()
+        """Pieces of the arrays of the net's batch size, the last one padded with zeros."""
+        return pieces(arrays, self.blobs[next(iter(arrays))].shape[0])
 
     # ---- what is in it -------------------------------------------------------------------------
 
@@ -499,15 +346,11 @@ class Net:
             name: [self._blob_names[i] for i in ids(k)] for k, name in enumerate(self._layer_names)
         }
 
-    @property
-    def _outputs(self) -> list[int]:
-        return [self._available[name] for name in sorted(self._available)]
-
     def _top_ids(self, layer: int) -> list[int]:
-        return list(self._ids[layer][1])
+        return list(self._wiring.ids[layer][1])
 
     def _bottom_ids(self, layer: int) -> list[int]:
-        return list(self._ids[layer][0])
+        return list(self._wiring.ids[layer][0])
 
     def first_layer(self, name: str) -> Layer | None:
         """The first layer of that name."""
@@ -576,23 +419,3 @@ def _locate(path: str, text: str, layer: str | None) -> str:
 def _call(hooks: list[Hook] | None, index: int) -> None:
     for hook in hooks or ():
         hook(index)
-
-
-def _nothing() -> Iterator[dict[str, Any]]:
-    while True:
-        yield {}
-
-
-def _check_names(arrays: dict[str, Any], expected: list[str], diff: bool) -> None:
-    if set(arrays) != set(expected):
-        what = "Top diff arguments do not match net outputs"
-        what = what if diff else "Input blob arguments do not match net inputs"
-        raise ModelError(f"{what}. Given: {sorted(arrays)}; the net has: {sorted(expected)}")
-
-
-def _length(arrays: dict[str, Any]) -> int:
-    """The common length of the arrays' first axes."""
-    lengths = {name: len(value) for name, value in arrays.items()}
-    if len(set(lengths.values())) != 1:
-        raise ModelError(f"the inputs must have one common length, got {lengths}")
-    return next(iter(lengths.values()))

@@ -36,6 +36,7 @@ class Step:
         self.needs_backward = False
         self.loss_weights = [0.0] * len(self.top)
         self._locate = locate
+        self._pairs: dict[Blob, Blob] = {}  # saved values beside the blob's own gradient
         self._ops: Ops | None = None
         self._seen: list[tuple[int, ...]] | None = None
         self._seeded: list[tuple[int, ...] | None] = [None] * len(self.top)
@@ -60,13 +61,22 @@ class Step:
             if weight and self._seeded[k] != self.top[k].shape:
                 self._seed(k)
 
-    def forward(self, ops: Ops) -> None:
-        """Compute the tops, after a reshape where a shape is not the one seen last."""
+    def reshape_if_needed(self, ops: Ops) -> bool:
+        """Reshape where a shape is not the one seen last; True where one has changed."""
         self._bind(ops)
-        if self.layer.reshapes_every_time or self._shapes() != self._seen:
+        before = self._seen
+        if self.layer.reshapes_every_time or self._shapes() != before:
             self.reshape()
-            self.seed()
+        return self._seen != before
+
+    def forward(self, ops: Ops) -> None:
+        """Compute the tops, and keep what backward reads and a later step overwrites."""
+        self._bind(ops)
         self._run(self.layer.forward, self._read_bottom, self._write_top)
+        for blob, pair in self._pairs.items():
+            pair.reshape(*blob.shape)
+            ops = self.layer.ops
+            pair.array(ops, read=False)[...] = blob.array(ops, write=False)
 
     def backward(self, ops: Ops) -> None:
         """Compute the gradients of bottoms and parameters from those of the tops."""
@@ -75,7 +85,7 @@ class Step:
             if weight and self._is_in_place(k):
                 self._seed(k)  # the bottom's gradient, one storage with it, has overwritten it
         self._run(
-            self.layer.backward, self._read_top, list(self.propagate_down), self._write_bottom
+            self.layer.backward, self._late_top, list(self.propagate_down), self._write_bottom
         )
 
     def loss(self) -> Any:
@@ -87,11 +97,44 @@ class Step:
         total: Any = 0.0
         for k, weight in enumerate(self.loss_weights):
             if weight:
-                value, scale = self._read_top[k].data, weight
+                top, ops = self.top[k], self.layer.ops
+                scale = weight
                 if not self._is_in_place(k):
-                    scale = self._read_top[k].diff
-                total = total + (value * scale).sum()
+                    scale = top.array(ops, diff=True, write=False)
+                total = total + (top.array(ops, write=False) * scale).sum()
         return total
+
+    # ---- values that later steps overwrite -----------------------------------------------------
+
+    def backward_reads(self) -> list[Blob]:
+        """The blobs whose values the layer's backward needs as this step leaves them.
+
+        In place, what is read as the bottom is the top. A user's layer that does not say what it
+        reads is taken to read everything.
+        """
+        if not self.needs_backward:
+            return []
+        bottoms = self.bottom if self._declares("keeps_bottom") else []
+        return [*bottoms, *(self.top if self._declares("keeps_top") else [])]
+
+    def _declares(self, keeps: str) -> bool:
+        says = is_built_in(self.layer) or any(
+            keeps in vars(c) for c in type(self.layer).__mro__ if c is not Layer
+        )
+        return bool(getattr(self.layer, keeps)) if says else True
+
+    def keep(self, blobs: Sequence[Blob]) -> None:
+        """Save the values of these after each forward, and let backward read the saved ones."""
+        for blob in blobs:
+            pair = Blob(blob.shape, blob.dtype)
+            pair.share_diff(blob)
+            self._pairs[blob] = pair
+        self._ops = None
+
+    @property
+    def kept(self) -> list[Blob]:
+        """The saved values."""
+        return list(self._pairs.values())
 
     # ---- arrays --------------------------------------------------------------------------------
 
@@ -100,23 +143,24 @@ class Step:
         if ops is self._ops and self.layer.has_bound_blobs():
             return
         self._ops = ops
+        late_bottom = [self._pairs.get(b, b) for b in self.bottom]
+        late_top = [self._pairs.get(t, t) for t in self.top]
         if self.layer.host_only:
             self.layer.bind(_HOST)
             self._read_bottom: list[Any] = self.bottom
-            self._write_bottom: list[Any] = self.bottom
-            self._read_top: list[Any] = self.top
             self._write_top: list[Any] = self.top
+            self._late_top: list[Any] = late_top
+            self._write_bottom: list[Any] = late_bottom
             return
         if wants_definition(self.layer):
             ops = device.generic()
         self.layer.bind(ops)
-        places = ["rw" if b in self.top else "w" for b in self.bottom]
         self._read_bottom = [View(b, ops, "r", "r") for b in self.bottom]
-        self._write_bottom = [
-            View(b, ops, "r", p) for b, p in zip(self.bottom, places, strict=True)
-        ]
-        self._read_top = [View(t, ops, "r", "r") for t in self.top]
         self._write_top = [View(t, ops, "rw" if t in self.bottom else "w", "r") for t in self.top]
+        self._late_top = [View(t, ops, "r", "r") for t in late_top]
+        self._write_bottom = [
+            View(b, ops, "r", "rw" if b in late_top else "w") for b in late_bottom
+        ]
 
     def _shapes(self) -> list[tuple[int, ...]]:
         return [b.shape for b in self.bottom] + [t.shape for t in self.top]
