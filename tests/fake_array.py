@@ -35,8 +35,8 @@ _ATTRIBUTES = words("dtype flags imag itemsize nbytes ndim real shape size strid
 class Counters:
     """What a device was asked to do since the last `reset`; `_elements` count array elements.
 
-    `syncs` are the hidden ones: float(a), `if a`, .item(), a boolean index. `waits` are calls of
-    `synchronize`, which a net makes on purpose.
+    `syncs` are the hidden ones: float(a), `if a`, .item(), a boolean index. `waits` are those on
+    purpose: calls of `synchronize` and of `first_outside`.
     """
 
     launches: int = 0

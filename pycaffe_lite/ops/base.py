@@ -73,6 +73,22 @@ class Ops:
     def synchronize(self) -> None:
         """Return when all work handed to the backend is done."""
 
+    def first_outside(
+        self, array: Array, low: int, high: int, also: int | None = None
+    ) -> float | None:
+        """The first value that, its fraction cut off, is neither in [low, high) nor `also`.
+
+        None where there is no such value; NaN is one. For labels and indices, which a GPU would
+        wrap around silently: the one question that layers ask a device and wait for.
+        """
+        whole = self.xp.trunc(array)
+        inside = (whole >= low) & (whole < high)
+        if also is not None:
+            inside = inside | (whole == also)
+        if self.to_host(inside.all()):
+            return None
+        return float(self.to_host(array)[~self.to_host(inside)][0])
+
     def running(self) -> AbstractContextManager[Any]:
         """Entered once around each forward or backward of a net, never per layer."""
         return nullcontext()
