@@ -1,4 +1,4 @@
-"""Convolution: windows from convolution_param, and the layer over the backend's kernels."""
+"""Convolution, its transpose and its columns: windows from convolution_param, over the kernels."""
 
 from __future__ import annotations
 
@@ -12,17 +12,10 @@ from ..layer import Layer
 from ..ops.window import Window
 
 
-class Convolution(Layer):
-    """y[n, o, p] = b[o] + sum over c in the group, taps k of w[o, c, k] x[n, c, p stride + k ..].
+class _Filters(Layer):
+    """What convolution and deconvolution share: one set of weights over several bottoms."""
 
-    Cross-correlation over the axes behind `axis` (the channels), any number of them; those before
-    are the batch. Output size (in + 2 pad - extent) // stride + 1 with extent = dilation
-    (kernel - 1) + 1; a kernel larger than the padded input is an error (Caffe computes one position
-    outside the image). Parameters: weights (num_output, channels / group, *kernel) and, with
-    bias_term, bias (num_output). Several bottoms of one shape share them, a top each.
-    `engine: CAFFE` always takes the plain im2col and matrix product; CUDNN is the same as DEFAULT.
-    """
-
+    param_field = "convolution_param"
     bottoms = (1, None)
     tops = (1, None)
     writes_params = False
@@ -48,8 +41,7 @@ class Convolution(Layer):
             raise ModelError(
                 f"number of output should be multiples of group: {self.outputs} vs. {self.group}"
             )
-        weight = (self.outputs, self.channels // self.group, *self.window.kernel)
-        self.add_param(weight, param.weight_filler)
+        self.add_param((*self._channels(), *self.window.kernel), param.weight_filler)
         if param.bias_term:
             self.add_param((self.outputs,), param.bias_filler)
 
@@ -60,7 +52,7 @@ class Convolution(Layer):
                 f"input size incompatible with convolution kernel: bottom `{describe(shape)}` vs."
                 f" {self.channels} channels on axis {self.axis} of {self.axes} axes"
             )
-        spatial = self.window.conv_shape(shape[self.axis + 1 :])
+        spatial = self._positions(shape[self.axis + 1 :])
         for x, y in zip(bottom, top, strict=True):
             if x.shape != shape:
                 raise ModelError(
@@ -73,9 +65,7 @@ class Convolution(Layer):
         w = self.params[0].data
         b = self.params[1].data if self.param.bias_term else None
         for x, y in zip(bottom, top, strict=True):
-            self.ops.conv_forward(
-                self._maps(x.data), w, b, self.window, self.group, self._maps(y.data)
-            )
+            self._apply(self._maps(x.data), w, b, self._maps(y.data))
 
     def backward(self, top: Any, propagate_down: Any, bottom: Any) -> None:
         w, wanted = self.params[0], self.param_propagate_down
@@ -85,16 +75,135 @@ class Convolution(Layer):
                 db = self.params[1].diff
                 db += dy.sum(axis=(0, *range(2, dy.ndim)))
             if wanted[0]:
-                self.ops.conv_backward_weights(
-                    self._maps(x.data), dy, self.window, self.group, w.diff
-                )
+                self._add_weight_gradient(self._maps(x.data), dy, w.diff)
             if wants_dx:
-                self.ops.conv_backward_data(dy, w.data, self.window, self.group, self._maps(x.diff))
+                self._input_gradient(dy, w.data, self._maps(x.diff))
 
     def _maps(self, array: Any) -> Any:
-        """The array as (N, C, *S), whatever axes come before the channels."""
-        shape = array.shape
-        return array.reshape(prod(shape[: self.axis]), *shape[self.axis :])
+        return maps(array, self.axis)
+
+    def _channels(self) -> tuple[int, int]:
+        """The first two dimensions of the weights."""
+        raise NotImplementedError
+
+    def _positions(self, spatial: Sequence[int]) -> tuple[int, ...]:
+        """The spatial size of the top."""
+        raise NotImplementedError
+
+    def _apply(self, x: Any, w: Any, b: Any, y: Any) -> None:
+        raise NotImplementedError
+
+    def _add_weight_gradient(self, x: Any, dy: Any, dw: Any) -> None:
+        raise NotImplementedError
+
+    def _input_gradient(self, dy: Any, w: Any, dx: Any) -> None:
+        raise NotImplementedError
+
+
+class Convolution(_Filters):
+    """y[n, o, p] = b[o] + sum over c in the group, taps k of w[o, c, k] x[n, c, p stride + k ..].
+
+    Cross-correlation over the axes behind `axis` (the channels), any number of them; those before
+    are the batch. Output size (in + 2 pad - extent) // stride + 1 with extent = dilation
+    (kernel - 1) + 1; a kernel larger than the padded input is an error (Caffe computes one position
+    outside the image). Parameters: weights (num_output, channels / group, *kernel) and, with
+    bias_term, bias (num_output). Several bottoms of one shape share them, a top each.
+    `engine: CAFFE` always takes the plain im2col and matrix product; CUDNN is the same as DEFAULT.
+    """
+
+    def _channels(self) -> tuple[int, int]:
+        return self.outputs, self.channels // self.group
+
+    def _positions(self, spatial: Sequence[int]) -> tuple[int, ...]:
+        return self.window.conv_shape(spatial)
+
+    def _apply(self, x: Any, w: Any, b: Any, y: Any) -> None:
+        self.ops.conv_forward(x, w, b, self.window, self.group, y)
+
+    def _add_weight_gradient(self, x: Any, dy: Any, dw: Any) -> None:
+        self.ops.conv_backward_weights(x, dy, self.window, self.group, dw)
+
+    def _input_gradient(self, dy: Any, w: Any, dx: Any) -> None:
+        self.ops.conv_backward_data(dy, w, self.window, self.group, dx)
+
+
+class Deconvolution(_Filters):
+    """The transpose of Convolution: y[n, o, p stride + k ..] sums w[c, o, k] x[n, c, p], plus b[o].
+
+    Each input position adds its kernel to the output; what falls into `pad` is cut off. Output size
+    stride (in - 1) + extent - 2 pad with extent = dilation (kernel - 1) + 1; below 1 it is an
+    error. Parameters: weights (channels, num_output / group, *kernel) and, with bias_term, bias
+    (num_output). Axes, groups, several bottoms and `engine` are as for Convolution. Bilinear
+    upsampling by f: num_output and group the channels, kernel 2 f - f % 2, stride f,
+    pad ceil((f - 1) / 2), `weight_filler { type: "bilinear" }`.
+    """
+
+    def _channels(self) -> tuple[int, int]:
+        return self.channels, self.outputs // self.group
+
+    def _positions(self, spatial: Sequence[int]) -> tuple[int, ...]:
+        if 0 in spatial:
+            raise ModelError(f"input has no positions: spatial size {tuple(spatial)}")
+        return self.window.deconv_shape(spatial)
+
+    def _apply(self, x: Any, w: Any, b: Any, y: Any) -> None:
+        self.ops.conv_backward_data(x, w, self.window, self.group, y)
+        if b is not None:
+            y += b.reshape(-1, *(1,) * (y.ndim - 2))
+
+    def _add_weight_gradient(self, x: Any, dy: Any, dw: Any) -> None:
+        self.ops.conv_backward_weights(dy, x, self.window, self.group, dw)
+
+    def _input_gradient(self, dy: Any, w: Any, dx: Any) -> None:
+        self.ops.conv_forward(dy, w, None, self.window, self.group, dx)
+
+
+class Im2col(Layer):
+    """y[n, c taps + k, p] = x[n, c, p stride + k dilation - pad], zero outside the image.
+
+    The columns that Convolution multiplies: kernel, stride, pad, dilation and axis come from
+    `convolution_param`, and its output size. Top: `taps` (the product of the kernel) channels for
+    each of the input's, a channel's taps in row-major order. dx adds up what windows share.
+    """
+
+    param_field = "convolution_param"
+
+    def setup(self, bottom: Any, top: Any) -> None:
+        shape = bottom[0].shape
+        self.axis = canonical_axis(self.param.axis, shape)
+        self.axes = len(shape)
+        if self.axis == self.axes - 1:
+            raise ModelError(
+                f"input needs at least 1 spatial axis behind axis {self.axis}, got {self.axes} axes"
+            )
+        self.window = conv_window(self.param, self.axes - self.axis - 1)
+
+    def reshape(self, bottom: Any, top: Any) -> None:
+        shape = bottom[0].shape
+        if len(shape) != self.axes:
+            raise ModelError(f"input must have {self.axes} axes, got {len(shape)}")
+        self.positions = self.window.conv_shape(shape[self.axis + 1 :])
+        channels = shape[self.axis] * self.window.taps
+        top[0].reshape(*shape[: self.axis], channels, *self.positions)
+
+    def forward(self, bottom: Any, top: Any) -> None:
+        x = maps(bottom[0].data, self.axis)
+        self.ops.im2col(x, self.window, self._columns(x, top[0].data))
+
+    def backward(self, top: Any, propagate_down: Any, bottom: Any) -> None:
+        if propagate_down[0]:
+            dx = maps(bottom[0].diff, self.axis)
+            self.ops.col2im(self._columns(dx, top[0].diff), self.window, dx)
+
+    def _columns(self, x: Any, y: Any) -> Any:
+        """The top as (N, C, *kernel, *positions)."""
+        return y.reshape(*x.shape[:2], *self.window.kernel, *self.positions)
+
+
+def maps(array: Any, axis: int) -> Any:
+    """The array as (N, C, *S) with the channels from `axis`, whatever axes come before them."""
+    shape = array.shape
+    return array.reshape(prod(shape[:axis]), *shape[axis:])
 
 
 def conv_window(param: Any, axes: int) -> Window:

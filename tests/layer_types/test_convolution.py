@@ -1,4 +1,4 @@
-"""Convolution against nested loops, and what it refuses."""
+"""Convolution and its columns against nested loops, and what they refuse."""
 
 from __future__ import annotations
 
@@ -169,3 +169,115 @@ def test_channels_may_not_change():
         net.forward()
     net.blobs["x"].reshape(1, 3, 8, 9)
     assert net.forward()["y"].shape == (1, 4, 6, 7)
+
+
+def columns(x, kernel, *, stride=None, pad=None, dilation=None):
+    """(N, C, *S) -> (N, C * taps, *P) by definition: one value at a time, in float64."""
+    axes = x.ndim - 2
+    stride, dilation = stride or (1,) * axes, dilation or (1,) * axes
+    pad = pad or (0,) * axes
+    padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in pad)])
+    out = [
+        (n - d * (k - 1) - 1) // s + 1
+        for n, k, s, d in zip(padded.shape[2:], kernel, stride, dilation, strict=True)
+    ]
+    col = np.zeros((*x.shape[:2], *kernel, *out))
+    for at in np.ndindex(*out):
+        for tap in np.ndindex(*kernel):
+            where = [i * s + t * d for i, s, t, d in zip(at, stride, tap, dilation, strict=True)]
+            col[(..., *tap, *at)] = padded[(..., *where)]
+    return col.reshape(x.shape[0], -1, *out)
+
+
+COLUMNS = {
+    "plain": ((2, 3, 6, 5), "kernel_size: 3", (3, 3), {}),
+    "stride": (
+        (2, 3, 7, 5),
+        "kernel_size: 3 stride: 2 pad: 1",
+        (3, 3),
+        {"stride": (2, 2), "pad": (1, 1)},
+    ),
+    "uneven": (
+        (2, 3, 7, 6),
+        "kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 2 pad_h: 0 pad_w: 1",
+        (3, 2),
+        {"stride": (1, 2), "pad": (0, 1)},
+    ),
+    "dilation": ((2, 3, 10, 11), "kernel_size: 3 dilation: 3", (3, 3), {"dilation": (3, 3)}),
+    "1-D": ((2, 3, 7), "kernel_size: 4", (4,), {}),
+    "3-D": ((2, 3, 4, 5, 6), "kernel_size: [3, 2, 4] force_nd_im2col: true", (3, 2, 4), {}),
+}
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+def test_im2col(ops, case):
+    shape, param, kernel, how = COLUMNS[case]
+    check_layer(
+        ops,
+        f"type: 'Im2col' convolution_param {{ {param} }}",
+        bottoms=[shape],
+        expect=lambda x: columns(x, kernel, **how),
+    )
+
+
+def test_im2col_from_another_axis(ops):
+    check_layer(
+        ops,
+        "type: 'Im2col' convolution_param { kernel_size: 2 axis: 2 }",
+        bottoms=[(2, 3, 4, 5, 7)],
+        expect=lambda x: columns(x.reshape(-1, 4, 5, 7), (2, 2)).reshape(-1, 3, 16, 4, 6),
+    )
+
+
+@pytest.mark.parametrize(("kernel", "taps"), [((3, 3), 9), ((5, 3), 15)])
+def test_channels_of_im2col_go_by_input_channel_then_row_major_tap(on_ops, kernel, taps):
+    net = make_net(
+        "input: 'x' input_shape { dim: [2, 3, 6, 5] } layer { name: 'it' type: 'Im2col'"
+        " bottom: 'x' top: 'y' convolution_param {"
+        f" kernel_size: {list(kernel)} stride: 2 }} }}"
+    )
+    x = np.random.default_rng(0).normal(size=(2, 3, 6, 5)).astype(np.float32)
+    y = net.forward(x=x)["y"]
+    assert y.shape == (2, 3 * taps, (6 - kernel[0]) // 2 + 1, 2)
+    for c in range(3 * taps):
+        at = (c // taps, c // 3 % kernel[0], c % 3)
+        assert (y[:, c, 0, 0] == x[(slice(None), *at)]).all()
+
+
+def test_im2col_of_an_empty_batch(on_ops):
+    net = make_net(
+        "force_backward: true input: 'x' input_shape { dim: [0, 3, 6, 5] } layer { name: 'it'"
+        " type: 'Im2col' bottom: 'x' top: 'y' convolution_param { kernel_size: 2 } }"
+    )
+    assert net.forward()["y"].shape == (0, 12, 5, 4)
+    assert net.backward()["x"].shape == (0, 3, 6, 5)
+
+
+REFUSED_COLUMNS = {
+    "stride: 2": "kernel_size must be specified once, or once per spatial dimension: 0 .* for 2",
+    "kernel_size: 3 stride: 0": r"stride dimensions must be nonzero, got \(0, 0\)",
+    "kernel_size: 3 axis: 3": "needs at least 1 spatial axis behind axis 3, got 4 axes",
+    "kernel_size: 3 axis: 4": r"axis 4 out of range for 4-D blob with shape `2 3 7",
+    "kernel_size: 8": "kernel extent 8 is larger than the padded input 7",
+}
+
+
+@pytest.mark.parametrize("param", REFUSED_COLUMNS)
+def test_im2col_errors_name_the_layer_and_both_numbers(param):
+    with pytest.raises(ModelError, match=rf"layer 'it' \(Im2col\): .*{REFUSED_COLUMNS[param]}"):
+        make_net(
+            "input: 'x' input_shape { dim: [2, 3, 7, 6] } layer { name: 'it' type: 'Im2col'"
+            f" bottom: 'x' top: 'y' convolution_param {{ {param} }} }}"
+        )
+
+
+def test_the_axes_of_im2col_may_not_change():
+    net = make_net(
+        "input: 'x' input_shape { dim: [2, 3, 7, 6] } layer { name: 'it' type: 'Im2col'"
+        " bottom: 'x' top: 'y' convolution_param { kernel_size: 3 } }"
+    )
+    net.blobs["x"].reshape(2, 3, 7)
+    with pytest.raises(ModelError, match="input must have 4 axes, got 3"):
+        net.forward()
+    net.blobs["x"].reshape(3, 4, 5, 6)
+    assert net.forward()["y"].shape == (3, 36, 3, 4)
