@@ -1,59 +1,38 @@
 """What net does a model file describe? Pure passes, NetParameter -> new NetParameter.
 
-`upgrade` turns old input fields into a layer, `select_layers` keeps the layers of one phase, level
-and set of stages, `insert_splits` gives every blob a single consumer. All give Caffe's results.
+`upgrade` turns old forms into today's, `select_layers` keeps the layers of one phase, level and set
+of stages, `insert_splits` gives every blob a single consumer. All give Caffe's results.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from .errors import ModelError, did_you_mean
 from .proto import caffe_pb2
+from .upgrade import PASSES
+from .upgrade.copying import copy as _copy
+
+log = logging.getLogger("pycaffe_lite")
 
 
 def upgrade(spec: Any) -> Any:
-    """Old forms -> today's: `input` with `input_shape` or `input_dim` becomes an Input layer.
+    """Old forms -> today's, whatever the file's age; says so in the log once.
 
-    The layer is called "input" and comes first. Raises ModelError for too few dimensions and for
-    the `layers` of before 2014.
+    Raises ModelError for what has no single meaning today: see `pycaffe_lite.upgrade`.
     """
-    if spec.layers:
-        raise ModelError(
-            f"the net has {len(spec.layers)} old `layers` entries (V1 format); only `layer` is read"
-        )
-    if not spec.input:
-        return spec
-    new = _copy(spec)
-    new.ClearField("input")
-    new.ClearField("input_shape")
-    new.ClearField("input_dim")
-    if not spec.input_shape and not spec.input_dim:
-        return new  # Caffe drops inputs that have no shape at all
-    layer = caffe_pb2.LayerParameter(name="input", type="Input", top=spec.input)
-    for dims in _input_dims(spec):
-        layer.input_param.shape.add(dim=dims)
-    rest = [_copy(old) for old in new.layer]
-    del new.layer[:]
-    new.layer.extend([layer, *rest])
-    return new
-
-
-def _input_dims(spec: Any) -> list[list[int]]:
-    """The shape of each input, from `input_shape` or four `input_dim` each."""
-    n = len(spec.input)
-    if spec.input_shape and spec.input_dim:
-        raise ModelError("specify inputs by input_shape or by input_dim; not both")
-    if spec.input_shape:
-        if len(spec.input_shape) != n:
-            raise ModelError(f"{n} inputs but {len(spec.input_shape)} input_shape entries")
-        return [list(shape.dim) for shape in spec.input_shape]
-    if len(spec.input_dim) != 4 * n:
-        raise ModelError(f"{n} inputs need {4 * n} input_dim values, got {len(spec.input_dim)}")
-    dims = list(spec.input_dim)
-    return [dims[4 * k : 4 * k + 4] for k in range(n)]
+    done = []
+    for what, run in PASSES:
+        new = run(spec)
+        if new is not spec:
+            done.append(what)
+        spec = new
+    if done:
+        log.info("net %r is of an old form; upgraded: %s", spec.name, ", ".join(done))
+    return spec
 
 
 def select_layers(spec: Any, phase: int, level: int = 0, stages: Iterable[str] = ()) -> Any:
@@ -196,9 +175,3 @@ def _refuse_reserved_names(spec: Any, consumers: Counter[Source]) -> None:
                     " name of an automatic split copy; rename it",
                     layer=own[name],
                 )
-
-
-def _copy(message: Any) -> Any:
-    new = type(message)()
-    new.CopyFrom(message)
-    return new

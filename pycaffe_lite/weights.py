@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import prototxt
+from . import graph, prototxt
 from .blob import Blob, describe
 from .errors import MissingFileError, ModelError, WeightsError
 from .proto import caffe_pb2
@@ -201,6 +201,8 @@ def _mismatch(name: str, index: int, source: tuple[int, ...], target: tuple[int,
 def _read_binary(path: PathLike) -> Any:
     try:
         spec = prototxt.read_binary(path, caffe_pb2.NetParameter)
+        if spec.layers:  # the other old forms say nothing about weights
+            spec = graph.upgrade(spec)
     except ModelError as error:
         raise WeightsError(str(error)) from error
     if not spec.ByteSize():
