@@ -1,8 +1,4 @@
-"""Where do arrays live? Storage with one copy a place, and the blobs that the net's user sees.
-
-Reading and writing are declared by the caller of `SyncedArray.on`; both are the default, so that a
-forgotten declaration costs a copy and never gives a wrong number.
-"""
+"""What are bottoms, tops and parameters? Blobs as the user sees them, views as a layer does."""
 
 from __future__ import annotations
 
@@ -16,6 +12,7 @@ import numpy as np
 
 from .errors import ModelError
 from .ops.base import Array, Ops
+from .storage import SyncedArray
 
 INT_MAX = 2**31 - 1
 MAX_AXES = 32
@@ -33,83 +30,6 @@ def precision(dtype: Any) -> Iterator[None]:
         yield
     finally:
         _dtype = before
-
-
-class _Copy:
-    """The storage as one place holds it; `fresh` where its values are the current ones."""
-
-    __slots__ = ("buffer", "fresh", "ops")
-
-    def __init__(self, ops: Ops, buffer: Array, fresh: bool) -> None:
-        self.ops, self.buffer, self.fresh = ops, buffer, fresh
-
-
-class SyncedArray:
-    """Flat storage of `count` elements with at most one copy a place, brought up to date on use.
-
-    The first touch allocates zeros, as many as the count is then. Growing beyond that drops the
-    copies (their arrays live on, stale, with whoever holds them); shrinking keeps them. `version`
-    counts the accesses that may have written.
-    """
-
-    __slots__ = ("_copies", "capacity", "count", "dtype", "version")
-
-    def __init__(self, dtype: Any) -> None:
-        self.dtype = np.dtype(dtype)
-        self.count = self.capacity = self.version = 0
-        self._copies: dict[str, _Copy] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that one copy takes, allocated or not."""
-        return self.capacity * self.dtype.itemsize
-
-    def resize(self, count: int) -> None:
-        """Hold `count` elements; where no copy has room for them, all of them become zero."""
-        if count > self.capacity or not self._copies:
-            self.capacity = count
-            self._copies.clear()
-            self.version += 1
-        self.count = count
-
-    def on(self, ops: Ops, *, read: bool = True, write: bool = True) -> Array:
-        """The flat buffer (`capacity` elements) of that backend's place.
-
-        Values are copied over from a fresh place only where `read` and stale; `write` makes every
-        other place stale. With `read=False` the caller promises to write all it hands on.
-        """
-        copy = self._copies.get(ops.place)
-        if copy is None:
-            fresh = not self._copies
-            copy = _Copy(ops, ops.allocate(self.capacity, self.dtype), fresh)
-            self._copies[ops.place] = copy
-        if read and not copy.fresh:
-            self._pull(copy)
-        if write:
-            self.version += 1
-            if len(self._copies) > 1:
-                for other in self._copies.values():
-                    other.fresh = False
-            copy.fresh = True
-        return copy.buffer
-
-    def _pull(self, target: _Copy) -> None:
-        source = next(c for c in self._copies.values() if c.fresh)
-        n = self.count
-        if source.ops.place == "cpu":
-            target.ops.upload(source.buffer[:n], target.buffer[:n])
-        elif target.ops.place == "cpu":
-            source.ops.download(source.buffer[:n], target.buffer[:n])
-        else:
-            host = np.empty(n, self.dtype)
-            target.ops.upload(source.ops.download(source.buffer[:n], host), target.buffer[:n])
-        target.fresh = True
-
-    def release(self, place: str) -> None:
-        """Forget the copy at `place` where another place has the current values."""
-        copy = self._copies.get(place)
-        if copy is not None and any(c.fresh for p, c in self._copies.items() if p != place):
-            del self._copies[place]
 
 
 class _Shaped(NamedTuple):

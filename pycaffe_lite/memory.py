@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from .blob import Blob, SyncedArray, describe
+from .blob import Blob, describe
 from .errors import ModelError
+from .storage import SyncedArray
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .blob import Blob, SyncedArray
+from .blob import Blob
 from .errors import ModelError
 from .layer import Layer, check_arity, is_built_in
 from .parameters import Parameters
 from .proto import caffe_pb2
 from .step import Step
+from .storage import SyncedArray
 
 AUTOMATIC = "(automatic)"
 """The name of a top that the prototxt leaves out and the layer needs; no layer can consume it."""
