@@ -184,6 +184,7 @@ class _Bench:
         self._take("sgemm", self._product)
 
     def run_forward(self) -> None:
+        """Take one time of forward(), and on a GPU of its kernels without the copies."""
         time.sleep(PAUSE)
         self.times.setdefault("forward", []).append(_ms(self.net.forward, self._write))
         if self.ops.kind == "gpu":
@@ -227,9 +228,11 @@ class _Bench:
             self.times.setdefault(name, []).append(float(np.median(values[1:])))
 
     def spread(self, name: str) -> Spread:
+        """Median and quartiles of the times of that name, in milliseconds."""
         return Spread.of(self.times[name])
 
     def figures(self, first_three: tuple[float, ...]) -> StrideFigures:
+        """All that was measured, beside the three times taken in the published way."""
         on_gpu = self.ops.kind == "gpu"
         whole = self.times["kernels" if on_gpu else "forward"]
         copies = [self.spread(name) if on_gpu else None for name in ("upload", "download")]

@@ -42,6 +42,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
+        """Of one value a run."""
         low, median, high = (float(v) for v in np.percentile(values, [25, 50, 75]))
         return cls(median, low, high, len(values))
 
@@ -98,6 +99,7 @@ class StrideFigures:
 
     @property
     def positions(self) -> int:
+        """Output positions: columns of the column matrix."""
         return self.side**2
 
     @property
@@ -112,6 +114,7 @@ class StrideFigures:
 
     @property
     def sgemm_gflops(self) -> float:
+        """10^9 operations a second in the product alone."""
         return self.flop / self.sgemm.median / 1e6
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `pycaffe-lite stride`."""
     parser.add_argument(
         "--device", choices=["cpu", "gpu", "both"], help="default: both where there is a GPU"
     )
