@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ModelError
-from ..proto import caffe_pb2
 from .copying import copy, copy_without
 
 
@@ -60,7 +59,7 @@ def has_learning_statistics(spec: Any) -> bool:
     return any(map(_learns_statistics, spec.layer))
 
 
-def _learns_statistics(layer: caffe_pb2.LayerParameter) -> bool:
+def _learns_statistics(layer: Any) -> bool:
     return (
         layer.type == "BatchNorm"
         and len(layer.param) == 3

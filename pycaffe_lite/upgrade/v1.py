@@ -8,12 +8,10 @@ from ..errors import ModelError
 from ..proto import caffe_pb2
 from .copying import copy, copy_without, put
 
-_V1 = caffe_pb2.V1LayerParameter
-
 _DATA_FIELDS = {
-    _V1.DATA: "data_param",
-    _V1.IMAGE_DATA: "image_data_param",
-    _V1.WINDOW_DATA: "window_data_param",
+    "DATA": "data_param",
+    "IMAGE_DATA": "image_data_param",
+    "WINDOW_DATA": "window_data_param",
 }
 _TRANSFORMATION = ("scale", "mean_file", "crop_size", "mirror")
 
@@ -25,6 +23,7 @@ _IRREGULAR = {
     "BNLL": "BNLL",
     "HDF5_DATA": "HDF5Data",
     "HDF5_OUTPUT": "HDF5Output",
+    "IM2COL": "Im2col",
     "LRN": "LRN",
     "MVN": "MVN",
     "RELU": "ReLU",
@@ -38,8 +37,13 @@ _CHANGED = {"type", "param", "blob_share_mode", "blobs_lr", "weight_decay", "lay
 
 def type_name(value: int) -> str:
     """Today's name of a V1 type: CONVOLUTION is "Convolution", NONE is ""."""
-    name: str = _V1.LayerType.Name(value)
-    return _IRREGULAR.get(name, name.title().replace("_", ""))
+    word = _word(value)
+    return _IRREGULAR.get(word, word.title().replace("_", ""))
+
+
+def _word(value: int) -> str:
+    word: str = caffe_pb2.V1LayerParameter.LayerType.Name(value)
+    return word
 
 
 def move_transformations(spec: Any) -> Any:
@@ -49,14 +53,14 @@ def move_transformations(spec: Any) -> Any:
     new = copy(spec)
     for layer in new.layers:
         for name in _transformations(layer):
-            old = getattr(layer, _DATA_FIELDS[layer.type])
+            old = getattr(layer, _DATA_FIELDS[_word(layer.type)])
             setattr(layer.transform_param, name, getattr(old, name))
             old.ClearField(name)
     return new
 
 
 def _transformations(layer: Any) -> list[str]:
-    field = _DATA_FIELDS.get(layer.type)
+    field = _DATA_FIELDS.get(_word(layer.type))
     if field is None or not layer.HasField(field):
         return []
     return [name for name in _TRANSFORMATION if getattr(layer, field).HasField(name)]
