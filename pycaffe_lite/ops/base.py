@@ -281,6 +281,54 @@ class Ops:
         padded[_inner(before, x.shape[2:])] = x
         return padded
 
+    # ---- local response normalisation ----------------------------------------------------------
+
+    def lrn(
+        self,
+        x: Array,
+        size: int,
+        alpha: float,
+        beta: float,
+        k: float,
+        out: Array,
+        scale: Array | None,
+    ) -> Array:
+        """x (N, C, *S) -> out = x scale^-beta; scale, or None, same shape; out may be x.
+
+        scale = k + alpha / size * (sum of x^2 over the `size` channels around each).
+        """
+        scale = self.xp.empty_like(x) if scale is None else scale
+        self._channel_sum(x * x, size, scale)
+        scale *= alpha / size
+        scale += k
+        return self.xp.multiply(x, scale**-beta, out=out)
+
+    def lrn_backward(
+        self, x: Array, scale: Array, dy: Array, size: int, alpha: float, beta: float, out: Array
+    ) -> Array:
+        """x, scale of `lrn`, dy (N, C, *S) -> out, same shape; out may be dy.
+
+        out = dy scale^-beta - 2 alpha beta / size x (sum of dy y / scale over the channels around).
+        """
+        factor = scale**-beta
+        share = dy * x
+        share *= factor
+        share /= scale
+        total = self._channel_sum(share, size, self.xp.empty_like(x))
+        total *= x
+        total *= 2 * alpha * beta / size
+        self.xp.multiply(dy, factor, out=out)
+        out -= total
+        return out
+
+    def _channel_sum(self, values: Array, size: int, out: Array) -> Array:
+        """out[:, c]: the sum of values[:, c - size // 2 .. c + size // 2], as far as they exist."""
+        out[...] = values
+        for d in range(1, min(size // 2 + 1, values.shape[1])):
+            out[:, d:] += values[:, :-d]
+            out[:, :-d] += values[:, d:]
+        return out
+
     # ---- softmax ------------------------------------------------------------------------------
 
     def softmax(self, x: Array, axis: int, out: Array) -> Array:
