@@ -96,9 +96,9 @@ class SoftmaxWithLoss(_SoftmaxLoss):
     Scores (..., K, ...) and one label a location, in any shape of that count and first dimension.
     dx = (p - onehot) / norm, times the weight, 0 at loss_param's `ignore_label`. norm: VALID unless
     `normalization` (or old `normalize`) says otherwise. Further tops: the probabilities (two tops
-    always fail in the original) and, as in R-FCN, each location's loss. As in SegNet, with
-    `weight_by_label_freqs` a location counts `class_weighting[label]` times above the line. Raises
-    ModelError for a label that is no class and for another number of labels.
+    always fail in the original) and, as in R-FCN, each location's loss. SegNet's
+    `weight_by_label_freqs` multiplies each location's loss by `class_weighting[label]`, not norm.
+    Raises ModelError for a label that is no class and for another number of labels.
     """
 
     param_field = "softmax_param"

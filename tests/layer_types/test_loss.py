@@ -270,13 +270,14 @@ def test_a_loss_top_need_not_be_named(on_ops):
     assert_allclose(net.backward()["x0"], (a - b) / 6, rtol=1e-5, atol=1e-6)
 
 
-TWINS = """
-    input: 'x' input_shape { dim: [6, 5] } force_backward: true
-    layer { name: 'a' type: 'InnerProduct' bottom: 'x' top: 'a' SHARE
-            inner_product_param { num_output: 4 bias_term: false weight_filler { type: 'xavier' } } }
-    layer { name: 'b' type: 'InnerProduct' bottom: 'x' top: 'b' SHARE
-            inner_product_param { num_output: 4 bias_term: false weight_filler { type: 'xavier' } } }
-    layer { name: 'loss' type: 'EuclideanLoss' bottom: 'a' bottom: 'b' top: 'loss' }
+TWIN = """
+    layer { name: 'NAME' type: 'InnerProduct' bottom: 'x' top: 'NAME' SHARE
+            inner_product_param { num_output: 4 weight_filler { type: 'xavier' } } }
+"""
+TWINS = f"""
+    input: 'x' input_shape {{ dim: [6, 5] }} force_backward: true
+    {TWIN.replace("NAME", "a")} {TWIN.replace("NAME", "b")}
+    layer {{ name: 'loss' type: 'EuclideanLoss' bottom: 'a' bottom: 'b' top: 'loss' }}
 """
 
 
