@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from ..blob import Blob
@@ -11,21 +13,28 @@ from ..ops.window import Window
 
 
 class Pooling(Layer):
-    """The maximum or the average of each window of a 4-axis input (N, C, H, W).
+    """The maximum, average or an element by chance of each window of (N, C, H, W).
 
     Sizes round up (`round_mode: FLOOR` or `ceil_mode: false`: down); with any pad a last window
     that would start past the image and its pad is dropped. MAX: the first of equal values wins, NaN
     is never taken; a second top holds the winners' indices in their planes. AVE divides by the
-    positions in the image and its pad. `global_pooling` takes all of H x W, read at each reshape.
+    positions in the image and its pad. STOCHASTIC, on every device and without pad: in TRAIN a
+    value is taken with a chance in proportion to it, in TEST y = sum x^2 / sum x (0 where the sum
+    is 0); values are meant to be non-negative, as behind a ReLU. `global_pooling` takes all of
+    H x W, read at each reshape.
     """
 
     tops = (1, 2)
 
+    @classmethod
+    def from_spec(cls, spec: Any) -> Layer:
+        param = spec.pooling_param
+        stochastic = cls is Pooling and param.pool == param.STOCHASTIC
+        return (_Stochastic if stochastic else cls)(spec)
+
     def setup(self, bottom: Any, top: Any) -> None:
         param = self.param
         self.is_max = param.pool == param.MAX
-        if param.pool == param.STOCHASTIC:
-            raise ModelError("pool: STOCHASTIC is not available")
         if len(top) > 1 and not self.is_max:
             raise ModelError("a second top is possible for MAX pooling only")
         if len(bottom[0].shape) != 4:
@@ -95,6 +104,95 @@ class Pooling(Layer):
             self.ops.pool_max_backward(dy, self.state(self._mask), self._current, dx)
         else:
             self.ops.pool_ave_backward(dy, self._current, dx)
+
+
+class _Stochastic(Pooling):
+    """`pool: STOCHASTIC`, which Caffe has on the GPU only.
+
+    TRAIN: r is drawn from (0, 1] for each window, and the first element in row-major order whose
+    running sum is at least r times the window's sum is taken; it gets the gradient. TEST: the mean
+    of what TRAIN takes, with its true gradient (2 x - y) / sum x (Caffe has none). Looking for
+    negative values would wait for the device: where no running sum gets there the result is 0 and
+    has no gradient; NaN gives NaN.
+    """
+
+    param_field = "pooling_param"
+    keeps_bottom = True
+    keeps_top = True
+
+    def setup(self, bottom: Any, top: Any) -> None:
+        super().setup(bottom, top)
+        if self.window and any(self.window.pad):
+            raise ModelError(f"pad is possible for MAX and AVE pooling only, got {self.window.pad}")
+
+    def forward(self, bottom: Any, top: Any) -> None:
+        if self.phase == self.TEST:
+            self._average(bottom[0].data, top[0].data)
+        else:
+            self._draw(bottom[0].data, top[0].data, self.state(self._mask))
+
+    def backward(self, top: Any, propagate_down: Any, bottom: Any) -> None:
+        if not propagate_down[0]:
+            return
+        dy, dx = top[0].diff, bottom[0].diff
+        if self.phase != self.TEST:
+            self.ops.pool_max_backward(dy, self.state(self._mask), self._current, dx)
+            return
+        xp, x, y = self.xp, bottom[0].data, top[0].data
+        total = self._sum(x)
+        share = xp.where(total <= 0, 0, dy) / xp.where(total <= 0, 1, total)
+        dx[...] = 0
+        for there, here in self._taps(x.shape[2:]):
+            dx[there] += share[here] * (2 * x[there] - y[here])
+
+    def _average(self, x: Any, y: Any) -> None:
+        xp = self.xp
+        total, squares = self._sum(x), self._sum(x * x)
+        y[...] = xp.where(total <= 0, 0, squares) / xp.where(total <= 0, 1, total)
+
+    def _draw(self, x: Any, y: Any, mask: Any) -> None:
+        xp, total = self.xp, self._sum(x)
+        threshold = (1 - self.rng.random(total.shape, dtype=x.dtype)) * total
+        running = xp.zeros(total.shape, dtype=x.dtype)
+        y[...] = xp.where(total == total, 0, total)  # a NaN stays one
+        mask[...] = -1
+        for tap, (there, here) in enumerate(self._taps(x.shape[2:])):
+            now = running[here]
+            now += x[there]
+            takes = (now >= threshold[here]) & (mask[here] < 0)
+            xp.copyto(y[here], x[there], where=takes)
+            mask[here] = xp.where(takes, tap, mask[here])
+        self._place(mask, x.shape[3])
+
+    def _place(self, mask: Any, width: int) -> None:
+        """From taps to indices in the plane of that width, -1 where nothing was taken."""
+        xp, (_, columns) = self.xp, self._current.kernel
+        rows, cols = (
+            xp.arange(n, dtype=mask.dtype) * s
+            for n, s in zip(mask.shape[2:], self._current.stride, strict=True)
+        )
+        at = (rows[:, None] + mask // columns) * width + cols + mask % columns
+        mask[...] = xp.where(mask < 0, -1, at)
+
+    def _sum(self, x: Any) -> Any:
+        """The sum of each window, its taps in row-major order."""
+        total = self.xp.zeros(self.pooled, dtype=x.dtype)
+        for there, here in self._taps(x.shape[2:]):
+            total[here] += x[there]
+        return total
+
+    def _taps(self, spatial: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
+        """For each tap in row-major order: what windows read, and which of them have it."""
+        window = self._current
+        for tap in itertools.product(*map(range, window.kernel)):
+            there, here = [], []
+            for t, s, size, pooled in zip(
+                tap, window.stride, spatial, self.pooled[2:], strict=True
+            ):
+                count = max(min(pooled, -(-(size - t) // s)), 0)
+                there.append(slice(t, t + max(count * s - s + 1, 0), s))
+                here.append(slice(count))
+            yield (..., *there), (..., *here)
 
 
 def _pair(param: Any, field: str, prefix: str) -> tuple[int, int] | None:
