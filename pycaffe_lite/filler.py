@@ -26,14 +26,19 @@ def fill(spec: Any, array: np.ndarray, rng: np.random.Generator) -> None:
     Raises ModelError for an unknown type, an empty array, `sparse` with a type other than gaussian,
     and what the filler itself cannot do.
     """
+    check(spec)
+    if array.size == 0:
+        raise ModelError(f"cannot fill an empty blob of shape {describe(array.shape)}")
+    _fillers[spec.type](spec, array, rng)
+
+
+def check(spec: Any) -> None:
+    """Raise what `fill` would for the type and `sparse` of `spec`, before there is an array."""
     if spec.type not in _fillers:
         known = ", ".join(sorted(_fillers))
         raise ModelError(f"unknown filler name: {spec.type} (known fillers: {known})")
-    if array.size == 0:
-        raise ModelError(f"cannot fill an empty blob of shape {describe(array.shape)}")
     if spec.sparse != -1 and spec.type != "gaussian":
         raise ModelError(f"sparsity is not supported by the {spec.type} filler")
-    _fillers[spec.type](spec, array, rng)
 
 
 def _register(function: Filler) -> Filler:
