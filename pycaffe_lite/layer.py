@@ -70,6 +70,7 @@ class Layer:
         self.blobs = BlobVec()
         self.params: list[View] = []
         self.param_propagate_down: list[bool] = []
+        self.fixed_params: set[int] = set()  # those that do not learn by their gradient
         self.needs_backward = True
         self._fillers: list[tuple[Blob, Any]] = []
 
@@ -111,12 +112,15 @@ class Layer:
 
     # ---- parameters ----------------------------------------------------------------------------
 
-    def add_param(self, shape: Sequence[int], filler: Any) -> Blob:
+    def add_param(self, shape: Sequence[int], filler: Any, *, learns: bool = True) -> Blob:
         """Append a parameter of that shape; call it in `setup`.
 
-        Its values come from the model's own `blobs` where it carries them, else from `filler`.
+        Its values come from the model's own `blobs` where it carries them, else from `filler`. One
+        that does not learn by its gradient has lr_mult 0 where the prototxt gives none.
         """
         index = len(self.blobs)
+        if not learns:
+            self.fixed_params.add(index)
         blob = Blob(shape)
         self.blobs.append(blob)
         source = self.spec.blobs[index] if index < len(self.spec.blobs) else filler

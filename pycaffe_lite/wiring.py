@@ -157,8 +157,14 @@ class Wiring:
                 f" {len(layer.blobs)} blobs"
             )
         given += [caffe_pb2.ParamSpec() for _ in range(len(layer.blobs) - len(given))]
+        # Caffe counts a parameter that cannot learn too, unless the prototxt says lr_mult: 0.
+        step.needs_backward |= any(p.lr_mult != 0 for p in given)
+        for k in layer.fixed_params:
+            if not given[k].HasField("lr_mult"):
+                fixed = caffe_pb2.ParamSpec(lr_mult=0)
+                fixed.MergeFrom(given[k])
+                given[k] = fixed
         layer.param_propagate_down = [p.lr_mult != 0 for p in given]
-        step.needs_backward |= any(layer.param_propagate_down)
         self.shared.append(
             [
                 self.parameters.add(layer.name, k, blob, given[k])

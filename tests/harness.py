@@ -49,6 +49,7 @@ def check_layer(
     spaced: bool = False,
     gradients: Sequence[int] | None = None,
     values: Sequence[np.ndarray] | None = None,
+    params: Sequence[np.ndarray] | None = None,
     rtol: float = 2e-5,
 ) -> None:
     """Everything a layer promises, on one backend.
@@ -57,9 +58,10 @@ def check_layer(
     `expect(*inputs, *params)` gives the top (or a tuple of them) from float64 arrays; None where
     values are random. `kink`: inputs keep away from that value, where there is no derivative;
     `spaced`: all input values differ by more than a derivative's step; `gradients`: the bottoms
-    that have one (all); `values`: inputs to use instead of random ones.
+    that have one (all); `values`: inputs to use instead of random ones; `params`: the parameters'
+    likewise.
     """
-    case = _Case(snippet, bottoms, tops, phase, kink, spaced, values)
+    case = _Case(snippet, bottoms, tops, phase, kink, spaced, values, params)
     wanted = range(len(bottoms)) if gradients is None else gradients
     with device.pretend(ops):
         if expect is not None:
@@ -83,12 +85,14 @@ class _Case:
         kink: float | None,
         spaced: bool,
         values: Sequence[np.ndarray] | None,
+        params: Sequence[np.ndarray] | None,
     ) -> None:
         self.snippet, self.shapes, self.n_tops = snippet, list(bottoms), tops
         self.phase = getattr(pycaffe_lite, phase)
         self.kink, self.spaced = kink, spaced
         self.rng = np.random.default_rng(7)
         self.inputs = list(values) if values is not None else [self.draw(s) for s in bottoms]
+        self.given = params
 
     # ---- building ------------------------------------------------------------------------------
 
@@ -116,8 +120,8 @@ class _Case:
         pycaffe_lite.set_random_seed(MODEL_SEED)
         net = make_net("\n".join(layers), self.phase)
         draw = np.random.default_rng(11)
-        for blob in self.params(net):
-            blob.data[...] = draw.normal(size=blob.shape)
+        for k, blob in enumerate(self.params(net)):
+            blob.data[...] = draw.normal(size=blob.shape) if self.given is None else self.given[k]
         return net
 
     def params(self, net: Net) -> list[Any]:
@@ -216,6 +220,8 @@ class _Case:
 
             self._check_direction(f"bottom {wanted[k]}", x, dx, dys, move_input)
         for k, blob in enumerate(self.params(net)):
+            if k in net.layer_dict["it"].fixed_params:
+                continue
 
             def move_param(value: np.ndarray, blob: Any = blob) -> list[np.ndarray]:
                 blob.data[...] = value

@@ -25,8 +25,7 @@ class _KeepsInput(_Neuron):
     keeps_bottom = True
 
     def setup(self, bottom: Any, top: Any) -> None:
-        x, y = (getattr(view, "blob", view) for view in (bottom[0], top[0]))
-        self._in_place = x is y
+        self._in_place = _is_in_place(bottom, top)
         self._x = Blob()
         if self._in_place:
             self.keeps_bottom = False  # type: ignore[misc]  # what could be saved for it is y
@@ -43,6 +42,12 @@ class _KeepsInput(_Neuron):
     def kept(self, bottom: Any) -> Any:
         """x as forward read it."""
         return self.state(self._x) if self._in_place else bottom[0].data
+
+
+def _is_in_place(bottom: Any, top: Any) -> bool:
+    """Is the first top the first bottom? (Views differ, a user's subclass may be given Blobs.)"""
+    x, y = (getattr(view, "blob", view) for view in (bottom[0], top[0]))
+    return x is y
 
 
 class ReLU(_Neuron):
