@@ -107,8 +107,8 @@ class BatchNorm(Layer):
 class MVN(Layer):
     """y = (x - mean) / (deviation + eps) within each channel of each image.
 
-    With `across_channels` within each image; without `normalize_variance` y = x - mean. eps
-    (1e-9) is added outside the root, so that equal values become 0; dx takes y for normalised by the
+    With `across_channels` within each image; without `normalize_variance` y = x - mean. eps (1e-9)
+    is added outside the root, so that equal values become 0; dx takes y for normalised by the
     deviation alone, as in Caffe, which is exact for a small eps. A bottom with fewer than 4 axes
     gives a top with 1s behind them, as in Caffe. May run in place, where shapes stay.
     """
