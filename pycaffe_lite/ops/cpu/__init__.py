@@ -9,7 +9,7 @@ import numpy as np
 
 from ..base import Array, Ops, _tail
 from ..window import Window
-from . import convolution, gradients, pooling, threads
+from . import convolution, gradients, lrn, pooling, threads
 
 
 class CpuOps(Ops):
@@ -74,4 +74,35 @@ class CpuOps(Ops):
                 return self._plane_index(window, tap, spatial, pooled)
 
             pooling.first_index(padded, window, out, mask, index)
+        return out
+
+    def lrn(
+        self,
+        x: Array,
+        size: int,
+        alpha: float,
+        beta: float,
+        k: float,
+        out: Array,
+        scale: Array | None,
+    ) -> Array:
+        """x (N, C, *S) -> out, scale or None, same shape; out may be x. One image at a time."""
+        for i in range(len(x)):
+            image = x[i : i + 1]
+            total = np.empty_like(image) if scale is None else scale[i : i + 1]
+            self._channel_sum(image * image, size, total)
+            lrn.forward(image, total, alpha / size, beta, k, out[i : i + 1])
+        return out
+
+    def lrn_backward(
+        self, x: Array, scale: Array, dy: Array, size: int, alpha: float, beta: float, out: Array
+    ) -> Array:
+        """x, scale, dy (N, C, *S) -> out, same shape; out may be dy. One image at a time."""
+        for i in range(len(x)):
+            part = slice(i, i + 1)
+            own, around = lrn.share(x[part], scale[part], dy[part], beta)
+            total = self._channel_sum(around, size, np.empty_like(around))
+            total *= x[part]
+            total *= 2 * alpha * beta / size
+            np.subtract(own, total, out=out[part])
         return out
