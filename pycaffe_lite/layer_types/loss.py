@@ -11,11 +11,6 @@ from ..layer import Arity, Layer
 from ..ops.base import Array, Ops
 from ..proto import caffe_pb2
 
-FULL: int = caffe_pb2.LossParameter.FULL
-VALID: int = caffe_pb2.LossParameter.VALID
-BATCH_SIZE: int = caffe_pb2.LossParameter.BATCH_SIZE
-NONE: int = caffe_pb2.LossParameter.NONE
-
 
 def class_indices(ops: Ops, labels: Array, classes: int, ignored: int | None = None) -> Array:
     """Labels as int32, fractions cut off; -1 where a label is `ignored`.
@@ -66,26 +61,27 @@ class _NormalizedLoss(_Loss):
     by 1; never by less than 1.
     """
 
-    default_normalization = VALID
+    default_normalization = "VALID"
 
     def setup(self, bottom: Any, top: Any) -> None:
         param = self.spec.loss_param
         self.ignored = param.ignore_label if param.HasField("ignore_label") else None
         self.normalization = self.default_normalization
         if param.HasField("normalization"):
-            self.normalization = param.normalization
+            modes = caffe_pb2.LossParameter.NormalizationMode
+            self.normalization = modes.Name(param.normalization)
         elif param.HasField("normalize"):
-            self.normalization = VALID if param.normalize else BATCH_SIZE
-        if self.normalization not in (FULL, VALID, BATCH_SIZE, NONE):
-            raise ModelError(f"normalization {self.normalization} is not known to {self.type}")
+            self.normalization = "VALID" if param.normalize else "BATCH_SIZE"
+        if self.normalization not in ("FULL", "VALID", "BATCH_SIZE", "NONE"):
+            raise ModelError(f"normalization {self.normalization} is not available")
 
     def divisor(self, outer: int, inner: int, valid: Array | None) -> Any:
         """What the sum over (outer, inner) locations is divided by; a 0-d array where counted."""
-        if self.normalization == VALID and valid is not None:
+        if self.normalization == "VALID" and valid is not None:
             return self.xp.maximum(valid.sum(), 1)
-        if self.normalization == BATCH_SIZE:
+        if self.normalization == "BATCH_SIZE":
             return max(outer, 1)
-        return 1 if self.normalization == NONE else max(outer * inner, 1)
+        return 1 if self.normalization == "NONE" else max(outer * inner, 1)
 
     def share(self, weight: Array, divisor: Any) -> Array:
         """weight / divisor, in the weight's precision whatever the divisor's."""

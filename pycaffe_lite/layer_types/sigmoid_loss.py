@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import ModelError
 from ..ops.base import Array
-from .loss import BATCH_SIZE, _NormalizedLoss
+from .loss import _NormalizedLoss
 
 
 class SigmoidCrossEntropyLoss(_NormalizedLoss):
@@ -18,7 +18,7 @@ class SigmoidCrossEntropyLoss(_NormalizedLoss):
     `normalization` (or old `normalize`) says otherwise. Raises ModelError where counts differ.
     """
 
-    default_normalization = BATCH_SIZE
+    default_normalization = "BATCH_SIZE"
     keeps_bottom = True
 
     def reshape(self, bottom: Any, top: Any) -> None:

@@ -361,7 +361,7 @@ def test_changed_labels_do_not_reach_backward_unchecked(on_ops):
 
 REFUSED = {
     "type: 'SoftmaxWithLoss' softmax_param { axis: 2 }": "axis 2 out of range for 2-D blob",
-    "type: 'SoftmaxWithLoss' loss_param { normalization: PRE_FIXED }": "normalization 5000 is not",
+    "type: 'SoftmaxWithLoss' loss_param { normalization: PRE_FIXED }": "PRE_FIXED is not available",
     "type: 'SoftmaxWithLoss' loss_weight: 1 loss_weight: 2": "loss_weight must be unspecified or",
     "type: 'SoftmaxWithLoss' loss_param { weight_by_label_freqs: true class_weighting: [1, 2] }":
         "class_weighting must be given once per class: 2 values for 4 classes",
