@@ -10,7 +10,7 @@ from typing import Any
 
 from . import device
 from .blob import Blob, View
-from .errors import ModelError
+from .errors import MissingFileError, ModelError
 from .layer import Layer, is_built_in
 from .ops.base import Ops
 
@@ -177,14 +177,14 @@ class Step:
     def _run(self, verb: Callable[..., None], *args: Any) -> None:
         try:
             verb(*args)
-        except ValueError as error:
+        except (ValueError, MissingFileError) as error:
             if not is_built_in(self.layer):
                 raise  # a user's exception stays the user's own
             raise self.located(error) from error
 
-    def located(self, error: ValueError) -> ModelError:
+    def located(self, error: Exception) -> Exception:
         """The same complaint with the layer's place, name and type in front."""
-        kind = type(error) if isinstance(error, ModelError) else ModelError
+        kind = type(error) if isinstance(error, ModelError | MissingFileError) else ModelError
         return kind(f"{self._locate(self.layer.name)}{describe(self.layer)}: {error}")
 
 

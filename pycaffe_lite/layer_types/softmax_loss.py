@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import prototxt
 from ..blob import Blob, canonical_axis
-from ..errors import MissingFileError, ModelError
+from ..errors import ModelError
 from ..ops.base import Array
 from ..proto import caffe_pb2
 from ..weights import values_of
@@ -194,10 +194,7 @@ class InfogainLoss(_SoftmaxLoss):
     def _read(self, source: str) -> Any:
         if not source:
             raise ModelError("infogain matrix source must be specified, or given as third bottom")
-        try:
-            return values_of(prototxt.read_binary(source, caffe_pb2.BlobProto))
-        except MissingFileError as error:
-            raise MissingFileError(f"layer {self.name!r} ({self.type}): source: {error}") from error
+        return values_of(prototxt.read_binary(source, caffe_pb2.BlobProto))
 
 
 class MultinomialLogisticLoss(_Loss):
