@@ -184,7 +184,7 @@ class Net:
         before, after = self._hooks.get("before_forward"), self._hooks.get("after_forward")
         if self._input_shapes() != self._checked_shapes:
             self.reshape()
-        with ops.running():
+        with np.errstate(all="ignore"), ops.running():  # NaN and infinity are results, as in Caffe
             for i in range(start, end + 1):
                 _call(before, i)
                 step = self._steps[i]
@@ -208,7 +208,7 @@ class Net:
         if not self._checked_diffs:
             memory.check(self._storage(), diffs=True)
             self._checked_diffs = True
-        with ops.running():
+        with np.errstate(all="ignore"), ops.running():  # NaN and infinity are results, as in Caffe
             for i in range(start, end - 1, -1):
                 _call(before, i)
                 if self._steps[i].needs_backward:

@@ -365,3 +365,13 @@ def test_a_blob_in_the_middle_reshaped_by_the_user(on_ops):
     net.blobs["y"].data[...] = 1
     assert net.forward(start="b")["z"].shape == (3, 5)
     assert net.forward(x=X)["z"].shape == (2, 5)
+
+
+def test_results_that_are_no_numbers_raise_no_warning(on_ops):
+    net = make_net(
+        "force_backward: true input: 'x' input_shape { dim: 4 }"
+        " layer { name: 'l' type: 'Log' bottom: 'x' top: 'y' }"
+    )
+    y = net.forward(x=np.float32([-1, 0, 1, np.inf]))["y"]
+    assert_array_equal(y, [np.nan, -np.inf, 0, np.inf])
+    assert_array_equal(net.backward(y=np.ones(4))["x"], [-1, np.inf, 1, 0])
