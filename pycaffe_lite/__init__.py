@@ -33,3 +33,10 @@ __all__ = [
 def layer_type_list() -> list[str]:
     """The names of all layer types, sorted: the package's own and those defined by the user."""
     return sorted(Layer.registry)
+
+
+def __getattr__(name: str) -> object:
+    if name in ("set_phase_train", "set_phase_test"):
+        phase = name.rpartition("_")[2].upper()
+        raise AttributeError(f"no {name} any more: the phase is given to Net(prototxt, {phase})")
+    raise AttributeError(f"module 'pycaffe_lite' has no attribute {name!r}")

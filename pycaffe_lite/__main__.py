@@ -21,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         status: int = args.run(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None: closed by the caller
+            sys.stdout.flush()
         return status
     except BrokenPipeError:  # `pycaffe-lite stride | head`: nobody reads on, nothing is wrong
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -33,6 +33,8 @@ def pieces(arrays: dict[str, Any], size: int) -> Iterator[dict[str, Any]]:
     At least one piece, so that no samples still give results, of no samples.
     """
     count = length(arrays)
+    if size < 1:
+        raise ModelError(f"the net's batch size is {size}: {count} samples cannot be cut into such")
     for start in range(0, max(count, 1), size):
         piece = {k: np.asarray(v[start : start + size]) for k, v in arrays.items()}
         short = size - len(next(iter(piece.values())))
@@ -43,7 +45,10 @@ def pieces(arrays: dict[str, Any], size: int) -> Iterator[dict[str, Any]]:
 
 
 def length(arrays: dict[str, Any]) -> int:
-    """The common length of the arrays' first axes. ModelError where they differ."""
+    """The common length of the arrays' first axes; ModelError where there is none."""
+    for name, value in arrays.items():
+        if np.ndim(value) == 0:
+            raise ModelError(f"input {name!r} is a scalar; its first axis should count samples")
     lengths = {name: len(value) for name, value in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise ModelError(f"the inputs must have one common length, got {lengths}")

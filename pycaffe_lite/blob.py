@@ -233,27 +233,33 @@ class View:
         """See Blob.own_data."""
         self.blob.own_data()
 
-    def shares_data(self, other: Blob | View) -> bool:
-        """See Blob.shares_data."""
-        return self.blob.shares_data(other)
-
 
 class BlobVec(list[Blob]):
     """A layer's parameter blobs, a list with pycaffe's `add_blob`; a Blob put into it is used."""
 
     def __setitem__(self, index: Any, blob: Any) -> None:
-        if isinstance(index, SupportsIndex) and not isinstance(blob, Blob):
-            raise TypeError(
-                f"a parameter is a Blob, not {type(blob).__name__}; to set its values write into"
-                " it: params[...][k].data[...] = values"
-            )
+        if isinstance(index, SupportsIndex):
+            _check_is_blob(blob)
         super().__setitem__(index, blob)
+
+    def append(self, blob: Blob) -> None:
+        """Append a Blob; TypeError for anything else."""
+        _check_is_blob(blob)
+        super().append(blob)
 
     def add_blob(self, *dims: Any) -> None:
         """Append a blob of that shape, zeros."""
         blob = Blob()
         blob.reshape(*dims)
         self.append(blob)
+
+
+def _check_is_blob(value: Any) -> None:
+    if not isinstance(value, Blob):
+        raise TypeError(
+            f"a parameter is a Blob, not {type(value).__name__}; to set its values write into"
+            " it: params[...][k].data[...] = values"
+        )
 
 
 def _blob(other: Blob | View) -> Blob:

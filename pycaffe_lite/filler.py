@@ -7,7 +7,7 @@ finds it by the message's `type`. Formulas are Caffe's; random streams are NumPy
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil, sqrt
+from math import ceil, isfinite, sqrt
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,7 @@ def constant(spec: Any, array: np.ndarray, rng: np.random.Generator) -> None:
 @_register
 def uniform(spec: Any, array: np.ndarray, rng: np.random.Generator) -> None:
     """Uniform over [min, max]."""
+    _check_finite(spec, "min", "max")
     if spec.min > spec.max:
         raise ModelError(f"uniform filler: min {spec.min} is greater than max {spec.max}")
     array[...] = rng.uniform(spec.min, spec.max, array.shape)
@@ -63,6 +64,7 @@ def uniform(spec: Any, array: np.ndarray, rng: np.random.Generator) -> None:
 @_register
 def gaussian(spec: Any, array: np.ndarray, rng: np.random.Generator) -> None:
     """Normal with `mean` and `std`; with `sparse` = s an element is kept with chance s / dim 0."""
+    _check_finite(spec, "mean", "std")
     if not spec.std > 0:
         raise ModelError(f"gaussian filler: std must be > 0, got {spec.std}")
     array[...] = rng.normal(spec.mean, spec.std, array.shape)
@@ -108,6 +110,14 @@ def bilinear(spec: Any, array: np.ndarray, rng: np.random.Generator) -> None:
     f = ceil(width / 2)
     ramp = 1 - np.abs(np.arange(width) / f - (width - 1) / (2 * f))
     array[...] = np.outer(ramp, ramp)
+
+
+def _check_finite(spec: Any, *fields: str) -> None:
+    for field in fields:
+        if not isfinite(getattr(spec, field)):
+            raise ModelError(
+                f"{spec.type} filler: {field} must be finite, got {getattr(spec, field)}"
+            )
 
 
 def _fan(spec: Any, array: np.ndarray) -> float:

@@ -73,10 +73,13 @@ class Layer:
         self.fixed_params: set[int] = set()  # those that do not learn by their gradient
         self.needs_backward = True
         self._fillers: list[tuple[Blob, Any]] = []
+        self._param_shapes: list[tuple[int, ...]] = []
 
     @classmethod
     def create(cls, spec: Any) -> Layer:
         """The layer object for a LayerParameter. ModelError for a type that nobody defined."""
+        if not spec.type:
+            raise ModelError('unknown layer type: it has none; write type: "Convolution", say')
         found = cls.registry.get(spec.type)
         if found is None:
             raise ModelError(_unknown_type(spec.type, sorted(cls.registry)))
@@ -125,7 +128,17 @@ class Layer:
         self.blobs.append(blob)
         source = self.spec.blobs[index] if index < len(self.spec.blobs) else filler
         self._fillers.append((blob, source))
+        self._param_shapes.append(blob.shape)
         return blob
+
+    def check_params(self) -> None:
+        """ModelError where a parameter no longer has the shape that `add_param` gave it."""
+        for k, (blob, shape) in enumerate(zip(self.blobs, self._param_shapes, strict=False)):
+            if blob.shape != shape:
+                raise ModelError(
+                    f"param {k} has been reshaped to `{describe(blob.shape)}`; the layer needs"
+                    f" `{describe(shape)}`"
+                )
 
     def fill_params(self, shared: Sequence[bool]) -> None:
         """Give the parameters their first values, save those that belong to another layer."""

@@ -28,6 +28,15 @@ TEST: int = caffe_pb2.TEST
 
 log = logging.getLogger("pycaffe_lite")
 
+# Methods of the pycaffe of 2014 that scripts still call.
+_GONE = {
+    "set_mode_cpu": "pycaffe_lite.set_mode_cpu() is for all nets",
+    "set_mode_gpu": "pycaffe_lite.set_mode_gpu() is for all nets",
+    "set_device": "pycaffe_lite.set_device(id) is for all nets",
+    "set_phase_train": "the phase is given once: Net(prototxt, pycaffe_lite.TRAIN)",
+    "set_phase_test": "the phase is given once: Net(prototxt, pycaffe_lite.TEST)",
+}
+
 
 class Net:
     """A net as pycaffe has it: `Net('deploy.prototxt', TEST, weights='x.caffemodel')`.
@@ -142,7 +151,7 @@ class Net:
             names = list(self.top_names[end])
         else:
             last, names = len(self._steps) - 1, list(self.outputs)
-        names += [name for name in blobs or () if name not in names]
+        names += [name for name in _names(blobs) if name not in names]
         self._assign(kwargs, self.inputs, diff=False)
         self._run_forward(first, last)
         return {name: self.blobs[name].data for name in names}
@@ -166,18 +175,28 @@ class Net:
             names = list(self.bottom_names[end])
         else:
             last, names = 0, list(self.inputs)
-        names += [name for name in diffs or () if name not in names]
+        names += [name for name in _names(diffs) if name not in names]
         self._assign(kwargs, self.outputs, diff=True)
         self._run_backward(first, last)
         return {name: self.blobs[name].diff for name in names}
 
     def _forward(self, start: int, end: int) -> float:
-        """Run layers `start` to `end` (indices, both included); the loss. Copies nothing else."""
+        """Run layers `start` to `end` (indices, both included); the loss. Copies nothing else.
+
+        Raises IndexError for an index that no layer has.
+        """
+        self._check_indices(range(start, end + 1))
         return float(sum(self._run_forward(start, end, want_loss=True), 0.0))
 
     def _backward(self, start: int, end: int) -> None:
         """Run backward from layer `start` down to `end` (indices, both included)."""
+        self._check_indices(range(start, end - 1, -1))
         self._run_backward(start, end)
+
+    def _check_indices(self, run: range) -> None:
+        for index in (run[0], run[-1]) if run else ():
+            if not 0 <= index < len(self._steps):
+                raise IndexError(f"no layer {index}: the net has {len(self._steps)}, from 0 on")
 
     def _run_forward(self, start: int, end: int, want_loss: bool = False) -> list[Any]:
         ops, losses = device.current(), []
@@ -206,7 +225,7 @@ class Net:
                 self.name,
             )
         if not self._checked_diffs:
-            memory.check(self._storage(), diffs=True)
+            self._located(memory.check, self._storage(), True)
             self._checked_diffs = True
         with np.errstate(all="ignore"), ops.running():  # NaN and infinity are results, as in Caffe
             for i in range(start, end - 1, -1):
@@ -227,7 +246,7 @@ class Net:
     def _check_memory(self) -> None:
         """Refuse shapes that need too much; from here on arrays may be allocated."""
         self._checked_shapes = None  # so that after an error the next forward reshapes all
-        memory.check(self._storage())
+        self._located(memory.check, self._storage())
         self._checked_shapes, self._checked_diffs = self._input_shapes(), False
         for step in self._steps:
             step.seed()
@@ -297,7 +316,15 @@ class Net:
 
     def _batch(self, arrays: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Pieces of the arrays of the net's batch size, the last one padded with zeros."""
-        return pieces(arrays, self.blobs[next(iter(arrays))].shape[0])
+        if not arrays:
+            return iter([{}])
+        shape = self.blobs[next(iter(arrays))].shape
+        return pieces(arrays, shape[0] if shape else 1)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _GONE:
+            raise AttributeError(f"Net has no {name} any more: {_GONE[name]}")
+        raise AttributeError(f"'Net' object has no attribute {name!r}")
 
     # ---- what is in it -------------------------------------------------------------------------
 
@@ -414,6 +441,12 @@ def _locate(path: str, text: str, layer: str | None) -> str:
         return ""
     lines = prototxt.layer_lines(text).get(layer or "", [])
     return f"{path}:{' or '.join(map(str, lines))}: " if lines else f"{path}: "
+
+
+def _names(names: Sequence[str] | None) -> Sequence[str]:
+    if isinstance(names, str):
+        raise TypeError(f"a list of blob names is needed, not one string: [{names!r}]")
+    return names or ()
 
 
 def _call(hooks: list[Hook] | None, index: int) -> None:

@@ -151,7 +151,10 @@ def _unquote(token: str) -> str:
         return token[1:-1]
     from google.protobuf.text_encoding import CUnescape
 
-    return CUnescape(token[1:-1]).decode("utf-8", "replace")
+    try:
+        return CUnescape(token[1:-1]).decode("utf-8", "replace")
+    except UnicodeEncodeError:  # a lone surrogate; the parser says so, with its place
+        return token[1:-1]
 
 
 def _token_problem(kind: str, token: str, offset: int, text: str) -> tuple[int, str] | None:

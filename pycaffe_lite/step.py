@@ -72,6 +72,7 @@ class Step:
     def forward(self, ops: Ops) -> None:
         """Compute the tops, and keep what backward reads and a later step overwrites."""
         self._bind(ops)
+        self._run(self.layer.check_params)
         self._run(self.layer.forward, self._read_bottom, self._write_top)
         for blob, pair in self._pairs.items():
             pair.reshape(*blob.shape)

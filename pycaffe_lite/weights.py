@@ -14,6 +14,7 @@ from . import graph, prototxt
 from .blob import Blob, describe
 from .errors import MissingFileError, ModelError, WeightsError
 from .proto import caffe_pb2
+from .replacement import replacing
 
 if TYPE_CHECKING:
     from .net import Net
@@ -35,6 +36,8 @@ def load(net: Net, path: PathLike) -> None:
             is_hdf5 = file.read(8) == _HDF5_SIGNATURE
     except FileNotFoundError:
         raise MissingFileError(f"Could not open file {os.fspath(path)} (file not found)") from None
+    except OSError as error:
+        raise WeightsError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
     if is_hdf5:
         load_hdf5(net, path)
     else:
@@ -71,7 +74,8 @@ def save_binary(net: Net, path: PathLike) -> None:
         del entry.blobs[:]
         for blob in layer.blobs:
             entry.blobs.append(_to_proto(blob))
-    _write_whole(path, spec.SerializeToString())
+    with replacing(path) as temporary:
+        temporary.write_bytes(spec.SerializeToString())
 
 
 def load_hdf5(net: Net, path: PathLike) -> None:
@@ -114,17 +118,12 @@ def load_hdf5(net: Net, path: PathLike) -> None:
 
 def save_hdf5(net: Net, path: PathLike) -> None:
     """Write a .caffemodel.h5: the parameters that a layer owns; shared ones once. Needs h5py."""
-    temporary = Path(f"{os.fspath(path)}.{os.getpid()}.part")
-    try:
-        with _h5py().File(temporary, "w") as file:
-            for layer in net.layers:
-                group = file.require_group("data").require_group(layer.name)
-                for k, blob in enumerate(layer.blobs):
-                    if net.owns_param(layer, k):
-                        group.create_dataset(str(k), data=blob.data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary, _h5py().File(temporary, "w") as file:
+        for layer in net.layers:
+            group = file.require_group("data").require_group(layer.name)
+            for k, blob in enumerate(layer.blobs):
+                if net.owns_param(layer, k):
+                    group.create_dataset(str(k), data=blob.data)
 
 
 def share(net: Net, other: Net) -> None:
@@ -217,22 +216,16 @@ def _to_proto(blob: Blob) -> Any:
     return proto
 
 
-def _write_whole(path: PathLike, content: bytes) -> None:
-    temporary = Path(f"{os.fspath(path)}.{os.getpid()}.part")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 @contextmanager
 def _hdf5_file(path: PathLike) -> Iterator[Any]:
     """The file open for reading; WeightsError where something in it cannot be read."""
+    h5py = _h5py()
     try:
-        with _h5py().File(path, "r") as file:
+        with h5py.File(path, "r") as file:
             yield file
-    except OSError as error:
+    except WeightsError:
+        raise
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:  # h5py: any of them
         raise WeightsError(f"failed to read HDF5 file {os.fspath(path)}: {error}") from error
 
 

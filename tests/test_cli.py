@@ -260,24 +260,6 @@ def test_a_file_that_cannot_be_written(option: str, tmp_path: Path, capsys: Capt
     assert "it is a folder" in capsys.readouterr().err
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "a.json"
-    file.write_text("before")
-    command._write_whole(file, b"after")
-    assert file.read_text() == "after"
-
-    def fail(self: Path, target: Path) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        command._write_whole(file, b"never")
-    assert file.read_text() == "after"
-    assert [f.name for f in tmp_path.iterdir()] == ["a.json"]
-
-
 @pytest.mark.usefixtures("_never_measures")
 @pytest.mark.parametrize(
     ("args", "said"),
@@ -286,6 +268,8 @@ def test_a_file_is_replaced_whole_or_not_at_all(
         (["--runs", "-3"], "'-3' is no whole number of at least 1"),
         (["--runs", "2.5"], "'2.5' is no whole number of at least 1"),
         (["--threads", "none"], "'none' is no whole number of at least 1"),
+        (["--threads", "5000"], "5000 threads are more than the"),
+        (["--json", ""], "a file's name is empty"),
         (["--device", "tpu"], "invalid choice: 'tpu'"),
         (["--plot", "figure.pdf"], "'figure.pdf' does not end in .png"),
     ],

@@ -208,3 +208,17 @@ def test_layers_draw_different_numbers():
     first, second = (net.params[name][0].data.ravel() for name in ("ip", "b"))
     assert first.size == second.size
     assert (first != second).all()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"type": "uniform", "max": np.inf},
+        {"type": "uniform", "min": np.nan},
+        {"type": "gaussian", "std": np.inf},
+        {"type": "gaussian", "mean": np.nan},
+    ],
+)
+def test_bounds_must_be_finite(spec, rng):
+    with pytest.raises(ModelError, match=f"{spec['type']} filler: .* must be finite"):
+        filler.fill(caffe_pb2.FillerParameter(**spec), np.zeros((2, 3), np.float32), rng)

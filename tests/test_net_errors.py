@@ -158,3 +158,48 @@ def test_the_error_classes_survive_pickling():
         copy = pickle.loads(pickle.dumps(error))
         assert type(copy) is type(error)
         assert str(copy) == str(error)
+
+
+@pytest.mark.parametrize("indices", [(-1, 1), (0, 2), (5, 0)])
+def test_indices_that_no_layer_has(indices):
+    net = make_net(
+        "input: 'x' input_shape { dim: 3 } layer { name: 'r' type: 'ReLU' bottom: 'x' top: 'y' }"
+    )
+    for run in (net._forward, net._backward):
+        with pytest.raises(IndexError, match=r"no layer (-1|2|5): the net has 2"):
+            run(*indices)
+
+
+def test_one_name_is_no_list_of_names():
+    net = make_net("input: 'x' input_shape { dim: 3 }")
+    for call in (net.forward, net.backward):
+        with pytest.raises(TypeError, match="list of blob names"):
+            call("x")
+
+
+def test_what_is_gone_says_what_to_write_now():
+    net = make_net("input: 'x' input_shape { dim: 3 }")
+    with pytest.raises(AttributeError, match=r"pycaffe_lite.set_mode_gpu\(\)"):
+        net.set_mode_gpu()
+    with pytest.raises(AttributeError, match=r"Net\(prototxt, pycaffe_lite.TEST\)"):
+        net.set_phase_test()
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = net.nothing
+    with pytest.raises(AttributeError, match=r"Net\(prototxt, TEST\)"):
+        _ = pycaffe_lite.set_phase_test
+
+
+def test_a_layer_without_a_type():
+    with pytest.raises(ModelError, match="layer 'a'.*unknown layer type: it has none"):
+        make_net("layer { name: 'a' top: 'y' }")
+
+
+def test_batches_of_a_net_without_samples():
+    assert make_net("").forward_all() == {}
+    net = make_net("input: 'x' input_shape { dim: [0, 3] }")
+    with pytest.raises(ModelError, match="batch size is 0"):
+        net.forward_all(x=np.zeros((4, 3)))
+    net = make_net("input: 'x' input_shape { dim: [2, 3] }")
+    with pytest.raises(ModelError, match="'x' is a scalar"):
+        net.forward_all(x=1.0)
+    assert net.forward_all(x=np.zeros((0, 3)))["x"].shape == (0, 3)

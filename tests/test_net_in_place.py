@@ -155,3 +155,29 @@ def test_what_one_branch_overwrites_the_other_still_reads(fork, on_ops, rng):
         dx = net.backward(a=da, tb=db)["x"]
         assert_allclose(dx, da * (x > 0) + db * (1 - np.tanh(x) ** 2), rtol=1e-4, atol=1e-6)
     assert_array_equal(net.blobs["x"].data, x)
+
+
+NESTED = """
+  layer { name: 'o' type: 'TanH' bottom: 'x' top: 'o' }
+  layer { name: 'f' type: 'Flatten' bottom: 'x' top: 'f' }
+  layer { name: 'g' type: 'Flatten' bottom: 'f' top: 'g' }
+  layer { name: 'r' type: 'ReLU' bottom: 'g' top: 'g' }
+  layer { name: 'h' type: 'TanH' bottom: 'f' top: 'h' }"""
+
+NESTED_SPLITS = """
+  layer { name: 's' type: 'Split' bottom: 'x' top: 'p' top: 'q' }
+  layer { name: 'r' type: 'ReLU' bottom: 'p' top: 'p' }
+  layer { name: 't' type: 'TanH' bottom: 'x' top: 'h' }"""
+
+
+@pytest.mark.parametrize("fork", [NESTED, NESTED_SPLITS])
+def test_splits_behind_splits_keep_their_values(fork, on_ops):
+    net = make_net(INPUT.replace("[2, 3, 5]", "[1, 3]") + fork)
+    x = np.float32([[-1, 2, -3]])
+    for _ in range(2):
+        out = net.forward(x=x)
+        assert_allclose(out["h"], np.tanh(x), rtol=1e-6)
+        assert_array_equal(net.blobs["x"].data, x)
+        assert_array_equal(out["g" if "g" in out else "p"], [[0, 2, 0]])
+        if "q" in out:
+            assert_array_equal(out["q"], x)

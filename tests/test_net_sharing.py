@@ -121,3 +121,17 @@ def test_rates_that_disagree(field):
     text = rf"layer 'ip2'.*shared param 'w' has mismatched {field}: 1.0 in layer 'ip1', 2.0 in"
     with pytest.raises(ModelError, match=text):
         make_net(tied(f"{field}: 1", f"{field}: 2"))
+
+
+def test_a_parameter_of_another_shape_is_refused():
+    net = make_net(
+        "input: 'x' input_shape { dim: [2, 3] } layer { name: 'ip' type: 'InnerProduct'"
+        " bottom: 'x' top: 'y' inner_product_param { num_output: 5 } }"
+    )
+    net.params["ip"][0].reshape(3, 5)
+    with pytest.raises(ModelError, match=r"layer 'ip'.*param 0.*`3 5 \(15\)`.*`5 3 \(15\)`"):
+        net.forward()
+    net.params["ip"][0].reshape(5, 3)
+    net.forward()
+    with pytest.raises(TypeError, match="a parameter is a Blob, not ndarray"):
+        net.params["ip"].append(np.zeros(3))

@@ -10,11 +10,12 @@ import json
 import math
 import os
 import sys
-import tempfile
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ..replacement import replacing
 
 if TYPE_CHECKING:
     from ..stride_figures import DeviceFigures, Report, Spread
@@ -32,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="times taken of each thing; default: up to 15, in about 10 s",
     )
     parser.add_argument(
-        "--threads", type=_count, metavar="N", help="threads of the convolution and of BLAS"
+        "--threads", type=_threads, metavar="N", help="threads of the convolution and of BLAS"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    parser.add_argument("--json", type=_file, metavar="FILE", help="write every figure")
     parser.add_argument("--plot", type=_png, metavar="FILE.png", help="draw them (matplotlib)")
 
 
@@ -54,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
     )
     print(render(report))
     if args.json:
-        _write_whole(args.json, (json.dumps(as_dict(report), indent=2) + "\n").encode())
+        _write(args.json, (json.dumps(as_dict(report), indent=2) + "\n").encode())
     if args.plot:
-        _write_whole(args.plot, stride_plot.png(report))
+        _write(args.plot, stride_plot.png(report))
     return 0
 
 
@@ -179,6 +180,19 @@ def _count(text: str) -> int:
     return value
 
 
+def _threads(text: str) -> int:
+    most = max(os.cpu_count() or 1, 2)
+    if _count(text) > most:
+        raise argparse.ArgumentTypeError(f"{text} threads are more than the {most} CPUs here")
+    return int(text)
+
+
+def _file(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("a file's name is empty")
+    return Path(text)
+
+
 def _png(text: str) -> Path:
     if Path(text).suffix.lower() != ".png":
         raise argparse.ArgumentTypeError(f"{text!r} does not end in .png")
@@ -193,19 +207,11 @@ def _check_folder(path: Path | None) -> None:
         raise IsADirectoryError(f"cannot write {path}: it is a folder")
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise PermissionError(f"cannot write {path}: permission denied")
 
 
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that nobody ever sees a part of it."""
-    handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)  # mkstemp's own is for this user only
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
     print(f"wrote {path}", file=sys.stderr)

@@ -22,14 +22,16 @@ class Split(Layer):
 
     tops = (1, None)
     copies = False
+    _owned = False
 
     def reshape(self, bottom: Any, top: Any) -> None:
         for y in top:
             y.reshape(bottom[0].shape)
             if not self.copies:
                 y.share_data(bottom[0])
-            elif y.shares_data(bottom[0]):
+            elif not self._owned:
                 y.own_data()
+        self._owned = self.copies
 
     def forward(self, bottom: Any, top: Any) -> None:
         for y in top if self.copies else ():

@@ -1,0 +1,49 @@
+"""How does a file appear whole or not at all? Written beside its place, then renamed into it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A new file to write, which takes the place of `path` when the block ends without error.
+
+    Links are followed; a file that was there keeps its mode; a device or pipe is written to, not
+    replaced. Raises OSError that names `path` where its folder cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    known = target.stat().st_mode if target.exists() else None
+    if known is not None and stat.S_ISDIR(known):
+        raise IsADirectoryError(f"cannot write {os.fspath(path)}: it is a folder")
+    plain = known is None or stat.S_ISREG(known)
+    try:
+        handle, name = tempfile.mkstemp(
+            dir=target.parent if plain else None, prefix=f".{target.name}."
+        )
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        if plain:
+            temporary.chmod(stat.S_IMODE(known) if known is not None else 0o666 & ~_umask())
+            temporary.replace(target)
+        else:
+            with temporary.open("rb") as source, target.open("wb") as sink:
+                shutil.copyfileobj(source, sink)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
