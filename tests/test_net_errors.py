@@ -160,14 +160,15 @@ def test_the_error_classes_survive_pickling():
         assert str(copy) == str(error)
 
 
-@pytest.mark.parametrize("indices", [(-1, 1), (0, 2), (5, 0)])
-def test_indices_that_no_layer_has(indices):
+@pytest.mark.parametrize(("low", "high"), [(-1, 1), (0, 2), (5, 7)])
+def test_indices_that_no_layer_has(low, high):
     net = make_net(
         "input: 'x' input_shape { dim: 3 } layer { name: 'r' type: 'ReLU' bottom: 'x' top: 'y' }"
     )
-    for run in (net._forward, net._backward):
-        with pytest.raises(IndexError, match=r"no layer (-1|2|5): the net has 2"):
-            run(*indices)
+    with pytest.raises(IndexError, match=r"no layer (-1|2|5): the net has 2"):
+        net._forward(low, high)
+    with pytest.raises(IndexError, match=r"no layer (-1|2|7): the net has 2"):
+        net._backward(high, low)
 
 
 def test_one_name_is_no_list_of_names():
