@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -308,3 +310,23 @@ def test_stride_on_a_gpu(capsys: Capture) -> None:
         pytest.skip(f"no GPU: {gpu.missing()}")
     assert main(["stride", "--runs", "1"]) == 0
     assert "CPU against GPU: " in capsys.readouterr().out
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_colour_on_a_terminal_where_rich_is(rich: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    screen = _Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    if not rich:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+    commands.show("stride [bold] 3.5 ms")
+    said = screen.getvalue()
+    assert ("\x1b[" in said) == rich
+    assert re.sub(r"\x1b\[[0-9;]*m", "", said) == "stride [bold] 3.5 ms\n"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..replacement import replacing
+from . import show
 
 if TYPE_CHECKING:
     from ..stride_figures import DeviceFigures, Report, Spread
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         args.threads,
         progress=lambda text: print(text, file=sys.stderr, flush=True),
     )
-    print(render(report))
+    show(render(report))
     if args.json:
         _write(args.json, (json.dumps(as_dict(report), indent=2) + "\n").encode())
     if args.plot:
