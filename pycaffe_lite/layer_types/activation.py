@@ -259,7 +259,8 @@ class Threshold(_Neuron):
 class Dropout(_Neuron):
     """TRAIN: y = x m / (1 - r), m drawn anew each forward, 1 with chance 1 - r; TEST: y = x.
 
-    r is `dropout_ratio`, 0 < r < 1. May run in place.
+    r is `dropout_ratio`, 0 < r < 1. Two fields of forks: `scale_train: false` has y = x m in TRAIN
+    and y = x (1 - r) in TEST; `sample_weights_test: true` draws in TEST too. May run in place.
     """
 
     def setup(self, bottom: Any, top: Any) -> None:
@@ -267,7 +268,15 @@ class Dropout(_Neuron):
         if not 0 < ratio < 1:
             raise ModelError(f"dropout_ratio must lie between 0 and 1, got {ratio:g}")
         self.ratio = ratio
-        self._scale = Blob()  # 0 or 1 / (1 - r) an element, as the last forward drew it
+        self.draws = self.phase != self.TEST or self.param.sample_weights_test
+        self.factor = self._factor()
+        self._scale = Blob()  # 0 or the factor an element, as the last forward drew it
+
+    def _factor(self) -> float:
+        """Of what is kept."""
+        if self.param.scale_train:
+            return 1 / (1 - self.ratio) if self.draws else 1
+        return 1 if self.draws else 1 - self.ratio
 
     def reshape(self, bottom: Any, top: Any) -> None:
         top[0].reshape(bottom[0].shape)
@@ -275,19 +284,17 @@ class Dropout(_Neuron):
 
     def forward(self, bottom: Any, top: Any) -> None:
         x, y = bottom[0].data, top[0].data
-        if self.phase == self.TEST:
-            if x is not y:
-                y[...] = x
-            return
-        scale = self.state(self._scale)
-        drawn = self.rng.random(x.shape, dtype=x.dtype)
-        self.xp.multiply(drawn >= self.ratio, 1 / (1 - self.ratio), out=scale)
-        self.xp.multiply(x, scale, out=y)
+        if self.draws:
+            scale = self.state(self._scale)
+            drawn = self.rng.random(x.shape, dtype=x.dtype)
+            self.xp.multiply(drawn >= self.ratio, self.factor, out=scale)
+            self.xp.multiply(x, scale, out=y)
+        elif self.factor != 1:
+            self.xp.multiply(x, self.factor, out=y)
+        elif x is not y:
+            y[...] = x
 
     def backward(self, top: Any, propagate_down: Any, bottom: Any) -> None:
-        if not propagate_down[0]:
-            return
-        dy = top[0].diff
-        if self.phase != self.TEST:
-            dy = dy * self.state(self._scale)
-        bottom[0].diff[...] = dy
+        if propagate_down[0]:
+            scale = self.state(self._scale) if self.draws else self.factor
+            self.xp.multiply(top[0].diff, scale, out=bottom[0].diff)
