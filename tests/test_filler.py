@@ -37,6 +37,16 @@ def test_uniform_stays_within_its_bounds(shape, rng):
     assert ((values >= 1) & (values <= 2)).all()
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", ["gaussian", "xavier", "msra"])
+@pytest.mark.parametrize("norm", ["FAN_IN", "FAN_OUT", "AVERAGE"])
+def test_blobs_of_any_number_of_axes_are_filled(shape, kind, norm, rng):
+    """All the values, and no two alike."""
+    values = filled(shape, rng, type=kind, variance_norm=norm)
+    assert np.isfinite(values).all()
+    assert np.unique(values).size == values.size
+
+
 def test_uniform_covers_its_range_evenly(rng):
     values = filled((300, 100), rng, type="uniform", min=-3, max=5)
     assert abs(values.mean() - 1) < 3.8 * (8 / sqrt(12)) / sqrt(values.size)

@@ -57,6 +57,11 @@ CASES = {
         "num_output: 2 kernel_size: 3 kernel_size: 2 kernel_size: 4 pad: 1 pad: 0 pad: 2",
         {"pad": (1, 0, 2)},
     ),
+    "3-D dilation": (
+        (2, 3, 5, 6, 7),
+        "num_output: 2 kernel_size: 2 dilation: [2, 1, 3]",
+        {"dilation": (2, 1, 3)},
+    ),
     "no axes": ((2, 3), "num_output: 4", {}),
     "definition": ((2, 3, 6, 5), "num_output: 4 kernel_size: 3 engine: CAFFE", {}),
     "cudnn": ((2, 3, 6, 5), "num_output: 4 kernel_size: 3 engine: CUDNN", {}),
@@ -89,6 +94,26 @@ def test_the_axis_says_where_the_channels_are(ops):
         bottoms=[(2, 3, 4, 5, 7)],
         expect=expect,
     )
+
+
+def test_without_spatial_axes_it_is_an_inner_product_over_the_last(ops):
+    check_layer(
+        ops,
+        "type: 'Convolution' convolution_param { num_output: 7 axis: 3 }",
+        bottoms=[(2, 3, 6, 4)],
+        expect=lambda x, w, b: x @ w.T + b,
+    )
+
+
+@pytest.mark.parametrize(("outputs", "group"), [(4, 1), (3, 3)])
+def test_recorded_sizes(outputs, group):
+    net = make_net(
+        "input: 'x' input: 'z' input_shape { dim: [2, 3, 6, 4] } input_shape { dim: [2, 3, 6, 4] }"
+        " layer { name: 'it' type: 'Convolution' bottom: 'x' bottom: 'z' top: 'y' top: 'y2'"
+        f" convolution_param {{ num_output: {outputs} kernel_size: 3 stride: 2 group: {group} }} }}"
+    )
+    assert net.blobs["y"].shape == net.blobs["y2"].shape == (2, outputs, 2, 1)
+    assert [b.shape for b in net.params["it"]] == [(outputs, 3 // group, 3, 3), (outputs,)]
 
 
 def test_several_bottoms_share_the_weights(ops):
@@ -204,6 +229,12 @@ COLUMNS = {
         {"stride": (1, 2), "pad": (0, 1)},
     ),
     "dilation": ((2, 3, 10, 11), "kernel_size: 3 dilation: 3", (3, 3), {"dilation": (3, 3)}),
+    "dilation and stride": (
+        (2, 3, 10, 11),
+        "kernel_size: 3 dilation: 3 stride: 2",
+        (3, 3),
+        {"dilation": (3, 3), "stride": (2, 2)},
+    ),
     "1-D": ((2, 3, 7), "kernel_size: 4", (4,), {}),
     "3-D": ((2, 3, 4, 5, 6), "kernel_size: [3, 2, 4] force_nd_im2col: true", (3, 2, 4), {}),
 }

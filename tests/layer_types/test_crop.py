@@ -35,6 +35,7 @@ def test_shapes(param, shape):
 @pytest.mark.parametrize(
     ("param", "like", "part"),
     [
+        ("axis: 0 offset: [0, 1, 1, 2]", (2, 3, 4, 6), np.s_[:, 1:4, 1:5, 2:8]),
         ("axis: 1 offset: 1 offset: 1 offset: 2", (2, 3, 4, 6), np.s_[:, 1:4, 1:5, 2:8]),
         ("offset: 1 offset: 2", (2, 1, 4, 6), np.s_[:, :, 1:5, 2:8]),
         ("offset: 1", (2, 9, 4, 6), np.s_[:, :, 1:5, 1:7]),
@@ -57,6 +58,15 @@ def test_crop_of_the_batch_too(on_ops, rng):
     assert_array_equal(net.forward()["y"], x[:, 1:, 1:, 2:])
 
 
+def test_crop_of_some_items_of_the_batch(ops):
+    check_layer(
+        ops,
+        "type: 'Crop' crop_param { axis: 0 offset: [2, 0, 1] }",
+        bottoms=[(5, 4, 3), (3, 1, 2)],
+        expect=lambda x, like: x[2 : 2 + len(like), :1, 1:],
+    )
+
+
 def test_crop_of_5_axes(ops):
     check_layer(
         ops,
@@ -68,6 +78,7 @@ def test_crop_of_5_axes(ops):
 
 # https://github.com/opencv/opencv/issues/10577
 # https://github.com/apache/mxnet/issues/9720
+# https://github.com/BVLC/caffe/issues/5850
 def test_without_offset_the_first_corner_is_taken(on_ops):
     x = np.arange(36, dtype=np.float32).reshape(1, 1, 6, 6)
     net = crop_net(x.shape, (1, 1, 4, 4))

@@ -159,16 +159,6 @@ def test_one_row_of_seven_with_three_before_and_behind_keeps_the_size(on_ops, mo
     assert filters.blobs["y"].shape == (2, 4, 8, 9)
 
 
-def test_average_divides_by_the_window_in_the_padded_image(on_ops):
-    """4x4 of ones, kernel 3, stride 2, pad 1: recorded from the original."""
-    net = make_net(
-        "input: 'x' input_shape { dim: [1, 1, 4, 4] } layer { name: 'p' type: 'Pooling'"
-        " bottom: 'x' top: 'y' pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 } }"
-    )
-    y = net.forward(x=np.ones((1, 1, 4, 4)))["y"]
-    assert_allclose(y[0, 0], np.outer([2 / 3, 1, 1 / 2], [2 / 3, 1, 1 / 2]), rtol=1e-6)
-
-
 def test_the_first_of_equal_values_gets_the_gradient(on_ops):
     net = make_net(
         "force_backward: true input: 'x' input_shape { dim: [1, 1, 2, 3] } layer { name: 'p'"

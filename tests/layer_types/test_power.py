@@ -27,8 +27,9 @@ def power_of(power, scale, shift):
 
 @pytest.mark.parametrize(
     ("power", "scale", "shift"),
-    [(0, 0.83, -2.4), (1, 0.83, -2.4), (2, 0.34, -2.4), (2, 0.5, -2.4), (3, 1, 0), (2, 0, 1.5)],
-)
+    [(0, 0.83, -2.4), (1, 0.83, -2.4), (2, 0.34, -2.4), (2, 0.5, -2.4), (2, 0.83, -2.4), (3, 1, 0),
+     (2, 0, 1.5)],
+)  # fmt: skip
 def test_power(ops, power, scale, shift):
     check_layer(
         ops,

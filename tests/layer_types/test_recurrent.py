@@ -91,6 +91,22 @@ def test_recurrence(ops, values, kind, steps):
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "RNN"])
+@pytest.mark.parametrize(
+    "cont", [[[0, 0]] * 3, [[0, 0], [1, 1], [1, 1]], [[0, 0], [0, 1]]], ids=["no", "all", "last"]
+)
+def test_gradients_of_streams_that_go_on_or_start_anew(ops, rng, kind, cont):
+    x = rng.normal(size=(len(cont), 2, 5, 4))
+    check_layer(
+        ops,
+        f"type: '{kind}' recurrent_param {{ num_output: 7 }}",
+        bottoms=[x.shape, np.shape(cont)],
+        expect=plain(kind),
+        values=[x, np.array(cont)],
+        gradients=[0],
+    )
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "RNN"])
 def test_a_static_input_joins_every_step(ops, values, kind):
     inputs = [values["x"], values["cont"], values["static"]]
     check_layer(

@@ -10,14 +10,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from pycaffe_lite import TRAIN, ModelError
 
 
-def test_split(ops):
-    check_layer(
-        ops,
-        "type: 'Split'",
-        bottoms=[(2, 3, 5)],
-        expect=lambda x: (x, x, x),
-        tops=3,
-    )
+@pytest.mark.parametrize("tops", [2, 3])
+@pytest.mark.parametrize("shape", [(2, 3, 5), (4,)])
+def test_split(ops, shape, tops):
+    check_layer(ops, "type: 'Split'", [shape], expect=lambda x: (x,) * tops, tops=tops)
 
 
 def test_tops_of_a_split_are_the_bottom_itself(on_ops):
@@ -107,14 +103,21 @@ def test_reshape(ops, dims, param, shape):
     ("axis", "shape"),
     [(0, (1, 1, 1, 2, 3, 6, 5)), (2, (2, 3, 1, 1, 1, 6, 5)), (-1, (2, 3, 6, 5, 1, 1, 1))],
 )
-def test_axes_are_inserted_where_num_axes_is_0(axis, shape):
+def test_axes_are_inserted_where_num_axes_is_0(ops, axis, shape):
     net = reshape_net((2, 3, 6, 5), [1, 1, 1], f"axis: {axis} num_axes: 0")
     assert net.blobs["y"].shape == shape
+    check_layer(
+        ops,
+        f"type: 'Reshape' reshape_param {{ shape {{ dim: [1, 1, 1] }} axis: {axis} num_axes: 0 }}",
+        bottoms=[(2, 3, 6, 5)],
+        expect=lambda x: x.reshape([len(x) if n == 2 else n for n in shape]),
+    )
 
 
 # https://github.com/BVLC/caffe/pull/2217
 # https://github.com/DagnyT/hardnet/issues/11
 # https://github.com/XiaoMi/mace/issues/352
+# https://github.com/microsoft/MMdnn/issues/57
 @pytest.mark.parametrize(
     ("old", "dims", "param", "new"),
     [
