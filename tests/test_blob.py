@@ -255,6 +255,7 @@ def test_data_outlives_its_blob():
     assert (data == 5).all()
 
 
+# https://github.com/BVLC/caffe/issues/6307
 @pytest.mark.parametrize("name", ["data", "diff"])
 def test_assigning_instead_of_writing_into_it(name):
     with pytest.raises(AttributeError, match=rf"can't set attribute.*blob.{name}\[...\] = "):

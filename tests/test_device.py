@@ -75,6 +75,7 @@ def test_choosing_a_device_imports_no_cupy():
     assert python(code) == "False"
 
 
+# https://github.com/BVLC/caffe/issues/3135
 def test_building_and_running_on_the_cpu_imports_no_cupy():
     code = (
         "import sys, pycaffe_lite as c; from pycaffe_lite.prototxt import parse_net;"
@@ -204,6 +205,8 @@ def test_a_worker_thread_sees_what_main_has_set():
     assert type(device.current()) is CpuOps
 
 
+# https://github.com/BVLC/caffe/issues/4178
+# https://github.com/BVLC/caffe/issues/5744
 def test_a_net_runs_in_a_worker_on_the_device_that_main_chose():
     fake = FakeOps()
     net = make_net(NET % "weight_filler { value: 1 }")

@@ -119,6 +119,7 @@ RULES = [
 ]
 
 
+# https://github.com/BVLC/caffe/pull/3863
 @pytest.mark.parametrize(("phase", "level", "stages", "rules", "kept"), RULES)
 def test_rules(phase, level, stages, rules, kept):
     spec = layers("first: -> f", f"ruled: -> r | {rules}")

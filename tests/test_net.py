@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import weakref
 
 import numpy as np
 import pytest
@@ -115,6 +113,7 @@ def test_a_missing_model(tmp_path):
     assert isinstance(error.value, FileNotFoundError)
 
 
+# https://github.com/opencv/opencv/issues/25227
 def test_missing_weights(small, tmp_path):
     with pytest.raises(RuntimeError, match="Could not open file .*none.caffemodel"):
         Net(small[0], TEST, weights=tmp_path / "none.caffemodel")
@@ -168,6 +167,7 @@ def test_levels(level, kept):
     assert names(LEVELS, level=level) == kept
 
 
+# https://github.com/BVLC/caffe/issues/3864
 @pytest.mark.parametrize(
     ("stages", "kept"),
     [
@@ -188,6 +188,7 @@ def test_stages_given_as_one_string():
         names(STAGES, stages="AB")
 
 
+# https://github.com/NVIDIA/DIGITS/issues/2196
 def test_two_layers_of_one_name_in_different_phases():
     text = (
         "layer { name: 'data' type: 'Input' top: 'data' include { phase: TRAIN }"
@@ -197,6 +198,8 @@ def test_two_layers_of_one_name_in_different_phases():
     )
     for phase, rows in ((TRAIN, 5), (TEST, 2)):
         assert Net(prototxt.parse_net(text), phase).blobs["data"].shape == (rows, 3)
+    with pytest.raises(ModelError, match="top blob 'data' produced by multiple sources"):
+        make_net(text.replace("include { phase: TRAIN }", ""))
 
 
 def test_one_file_for_training_and_use():
@@ -227,6 +230,8 @@ def test_layers_have_the_nets_phase_unless_they_name_their_own():
 # ---- three ways to declare inputs --------------------------------------------------------------
 
 
+# https://github.com/qxcv/caffe2keras/issues/7
+# https://github.com/opencv/opencv_contrib/issues/658
 @pytest.mark.parametrize(
     "head",
     [
@@ -337,33 +342,6 @@ def test_of_two_layers_of_one_name_dictionaries_have_the_last():
     assert net.layer_dict["a"] is net.layers[2]
     assert net.params["a"][0].shape == (5, 4)
     assert net.top_names["a"] == ["y"]
-
-
-def test_a_net_dropped_is_gone_at_once(on_ops):
-    """Its memory does not wait for the garbage collector."""
-    net = make_net(BRANCHES)
-    net.forward()
-    net.backward()
-    net.before_forward(print)
-    things = [weakref.ref(thing) for thing in (net, net.blobs["b"], net.layers[1])]
-    gc.disable()
-    try:
-        del net
-        assert [thing() for thing in things] == [None] * 3
-    finally:
-        gc.enable()
-
-
-def test_blobs_outlive_their_net():
-    net = make_net(SMALL)
-    net.params["ip"][1].data[...] = 5
-    net.forward()
-    blobs, params, data = net.blobs, net.params, net.blobs["y"].data
-    del net
-    gc.collect()
-    assert (data == 5).all()
-    assert (blobs["y"].data == 5).all()
-    assert (params["ip"][1].data == 5).all()
 
 
 # ---- tops that nobody named --------------------------------------------------------------------

@@ -159,6 +159,8 @@ NEEDS = {
 }
 
 
+# https://github.com/BVLC/caffe/pull/3942
+# https://github.com/BVLC/caffe/pull/3007
 @pytest.mark.parametrize("case", NEEDS)
 def test_who_needs_backward(case):
     text, wanted = NEEDS[case]
@@ -166,6 +168,7 @@ def test_who_needs_backward(case):
     assert {name: found[name] for name in wanted} == wanted
 
 
+# https://github.com/BVLC/caffe/issues/5594
 def test_gradients_that_nobody_needs_stay_as_they_are(on_ops):
     net = fill(make_net(TWO_SIDES + gap("SquaredGap", "a", "t", "propagate_down: [true, false]")))
     for blobs in net.params.values():
@@ -177,6 +180,7 @@ def test_gradients_that_nobody_needs_stay_as_they_are(on_ops):
     assert (net.params["a"][0].diff != 7).all()
 
 
+# https://github.com/BVLC/caffe/issues/4984
 def test_a_parameter_that_does_not_learn_gets_no_gradient(on_ops):
     """The other parameters' gradients are what they are without that."""
 
@@ -208,6 +212,7 @@ def test_forcing_makes_frozen_parameters_compute_theirs_too(on_ops):
     assert_allclose(net.params["b"][0].diff, DZ.T @ X, rtol=1e-5, atol=1e-5)
 
 
+# https://github.com/BVLC/caffe/issues/583
 def test_input_gradients_in_a_net_without_a_loss(on_ops):
     """Only where they are forced."""
     for head, found in (("", False), (FORCE, True)):
@@ -217,6 +222,15 @@ def test_input_gradients_in_a_net_without_a_loss(on_ops):
         assert dx.any() == found
         if found:
             assert_allclose(dx, DZ @ net.params["b"][0].data.astype("f8"), rtol=1e-5, atol=1e-5)
+
+
+# https://github.com/BVLC/caffe/issues/583, https://github.com/philkr/magic_init/issues/2
+def test_backward_where_nothing_needs_it_warns_and_leaves_zeros(on_ops, caplog):
+    net = fill(make_net(INPUT + ip("b", "x", "z", 5)))
+    net.forward(x=X)
+    assert not net.backward(z=DZ)["x"].any()
+    assert "nothing in net '' needs it" in caplog.text
+    assert "`force_backward: true`" in caplog.text
 
 
 # ---- loss weights ------------------------------------------------------------------------------

@@ -138,6 +138,7 @@ def test_an_error_at_run_time_has_its_place_though_the_file_is_gone(model):
         net.forward()
 
 
+# https://github.com/BVLC/caffe/issues/3986
 def test_an_error_in_one_net_leaves_others_usable():
     net = make_net(SMALL)
     net.params["ip"][1].data[...] = 2
@@ -178,6 +179,7 @@ def test_one_name_is_no_list_of_names():
             call("x")
 
 
+# https://github.com/fzliu/style-transfer/issues/4
 def test_what_is_gone_says_what_to_write_now():
     net = make_net("input: 'x' input_shape { dim: 3 }")
     with pytest.raises(AttributeError, match=r"pycaffe_lite.set_mode_gpu\(\)"):

@@ -47,6 +47,7 @@ def test_inputs_may_be_written_beforehand(net):
     assert_allclose(net.forward()["z"], by_hand(net, X[[0, 0]])[2], rtol=1e-5, atol=1e-5)
 
 
+# https://github.com/BVLC/caffe/blob/master/python/caffe/pycaffe.py
 def test_more_blobs(net):
     out = net.forward(blobs=["y", "x", "z"], x=X)
     assert list(out) == ["z", "y", "x"], "each once, the outputs first"
@@ -65,12 +66,23 @@ def test_an_end_gives_that_layers_tops(net):
     assert list(net.forward(blobs=["x"], end="relu")) == ["y", "x"]
 
 
+# https://github.com/BVLC/caffe/issues/2725
 def test_a_start_keeps_what_is_above(net):
     net.forward(x=X)
     net.blobs["y"].data[...] = 1
     net.blobs["x"].data[...] = 9
     wanted = net.params["b"][0].data.sum(axis=1) + net.params["b"][1].data
     assert_allclose(net.forward(start="b")["z"], [wanted, wanted], rtol=1e-5, atol=1e-5)
+
+
+# https://github.com/BVLC/caffe/issues/3414
+def test_a_start_behind_an_in_place_layer_skips_it(net):
+    """Names are those of layers: blob y holds what the user wrote, not its positive part."""
+    net.forward(x=X)
+    net.blobs["y"].data[...] = -1
+    (w, b) = (blob.data for blob in net.params["b"])
+    assert_allclose(net.forward(start="b")["z"][0], b - w.sum(axis=1), rtol=1e-5, atol=1e-5)
+    assert_allclose(net.forward(start="relu")["z"][0], b, rtol=1e-5, atol=1e-5)
 
 
 def test_pieces_equal_the_whole(net):
@@ -93,6 +105,8 @@ def test_a_start_behind_the_end_runs_nothing(net):
     assert_array_equal(net.forward(start="b", end="a")["y"], np.full((2, 4), 7))
 
 
+# https://github.com/BVLC/caffe/issues/3366
+# https://github.com/jolibrain/deepdetect/issues/325
 def test_in_place_layers_and_reading_a_blob(net):
     linear, y, _ = by_hand(net, X)
     assert (linear < 0).any()
@@ -120,6 +134,7 @@ WRONG_INPUTS = [
 ]
 
 
+# https://github.com/BVLC/caffe/issues/4480
 @pytest.mark.parametrize(("inputs", "message"), WRONG_INPUTS)
 def test_inputs_that_do_not_fit(net, inputs, message):
     net.forward(x=X)
@@ -237,6 +252,7 @@ def test_clearing_gradients_copies_nothing():
         assert_allclose(net.params["b"][1].diff, DZ.sum(axis=0), rtol=1e-5, atol=1e-5)
 
 
+# https://github.com/BVLC/caffe/issues/3086
 def test_gradients_may_be_written_beforehand(net):
     net.forward(x=X)
     net.blobs["z"].diff[...] = DZ
@@ -295,6 +311,8 @@ def test_gradients_of_scalars(on_ops):
 # ---- reshape -----------------------------------------------------------------------------------
 
 
+# https://github.com/BVLC/caffe/issues/2684
+# https://github.com/BVLC/caffe/issues/4102
 @pytest.mark.parametrize("explicit", [True, False], ids=["net.reshape", "forward alone"])
 def test_a_new_batch_size_reaches_every_blob(net, explicit):
     for rows in (5, 1, 3, 7):
@@ -309,6 +327,7 @@ def test_a_new_batch_size_reaches_every_blob(net, explicit):
         assert_allclose(net.backward(z=dz)["x"], wanted, rtol=1e-4, atol=1e-5)
 
 
+# https://github.com/BVLC/caffe/issues/5307
 def test_a_smaller_batch_costs_less_on_a_device():
     fake = FakeOps()
     with device.pretend(fake):

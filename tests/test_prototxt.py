@@ -99,6 +99,7 @@ def test_strings(text, name):
     assert parse_net(f"name: {text}").name == name
 
 
+# https://github.com/lutzroeder/netron/issues/276
 @pytest.mark.parametrize(
     "text",
     [
@@ -116,12 +117,24 @@ def test_spellings_of_a_message(text):
     assert [(layer.name, layer.param[0].lr_mult) for layer in net.layer] == [("a", 2)]
 
 
+# https://github.com/lutzroeder/netron/issues/276
+def test_liberties_of_real_files_in_one_layer():
+    net = parse_net(
+        "layer: { # a comment, then single quotes, a colon before the brace, a list\n"
+        " type: 'Convolution' convolution_param: { kernel_size: [3,5]; num_output: 2 } }"
+    )
+    param = net.layer[0].convolution_param
+    assert (list(param.kernel_size), param.num_output) == ([3, 5], 2)
+
+
 def test_empty_messages_and_files():
     assert parse_net("") == parse_net(" \n# nothing\n") == caffe_pb2.NetParameter()
     assert parse_net("layer {} layer: {}").layer[1].HasField("relu_param") is False
     assert parse_net("layer { relu_param {} }").layer[0].HasField("relu_param")
 
 
+# https://github.com/shicai/MobileNet-Caffe/issues/48
+# https://github.com/BVLC/caffe/issues/6184
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("last", [True, False])
@@ -286,6 +299,7 @@ def test_types_of_the_generations():
     assert "layer 'z' (type conv): V1LayerParameter has no field 'nme'" in message
 
 
+# https://github.com/BVLC/caffe/issues/6594
 @pytest.mark.parametrize(
     ("text", "column"),
     [

@@ -90,6 +90,7 @@ def test_moments_without_a_factor_are_zero(on_ops):
 
 
 # https://github.com/farmingyard/caffe-mobilenet/issues/15
+# https://github.com/julimueller/tl_ssd/issues/26
 @pytest.mark.parametrize("phase", [pycaffe_lite.TRAIN, pycaffe_lite.TEST])
 @pytest.mark.parametrize("given", [None, "false", "true"])
 def test_which_moments_are_used_and_updated(on_ops, rng, phase, given):
@@ -157,6 +158,7 @@ def test_batch_norm_scale_and_relu_on_one_blob(on_ops, rng):
         assert one.any()
 
 
+# https://github.com/ZhaofanQiu/pseudo-3d-residual-networks/issues/19
 @pytest.mark.parametrize("specs", [1, 2])
 def test_statistics_cannot_be_given_a_rate(specs):
     text = "type: 'BatchNorm' " + "param { lr_mult: 1 } " * specs

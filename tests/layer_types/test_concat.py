@@ -137,6 +137,7 @@ def test_slice_into_one_is_the_identity_in_its_storage(ops):
 
 
 # https://github.com/Tencent/ncnn/issues/68
+# https://github.com/BVLC/caffe/issues/6361
 @pytest.mark.parametrize(
     ("size", "count", "param", "sizes"),
     [
@@ -152,6 +153,7 @@ def test_sizes_of_slices(size, count, param, sizes):
 
 
 # https://github.com/opencv/opencv/issues/15133
+# https://github.com/opencv/opencv_contrib/issues/1173
 def test_maxout_is_slice_and_eltwise_max(on_ops, rng):
     x = rng.normal(size=(1, 4, 3, 2)).astype(np.float32)
     net = run_net(

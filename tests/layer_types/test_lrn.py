@@ -66,6 +66,7 @@ def test_within_channels(ops, size, alpha, beta):
 
 
 # https://github.com/BVLC/caffe/issues/1453, https://github.com/uxlfoundation/oneDNN/issues/396
+# https://github.com/MarcBS/keras/pull/4
 def test_alpha_is_divided_by_the_size(on_ops):
     net = net_of(snippet(local_size=3, alpha=3, beta=1, k=1), 1, 3, 1, 1)
     y = net.forward(x=np.array([1, 2, 3]).reshape(1, 3, 1, 1))["y"]

@@ -114,6 +114,7 @@ def test_param_str_reaches_the_layer(define):
     assert_array_equal(net.forward(x=X)["z"], 20 * X)
 
 
+# https://github.com/rbgirshick/py-faster-rcnn/issues/219
 @pytest.mark.parametrize("text", ["", "feat_stride: 16", '{"a": [1, 2]}', "a\\nb", "ä"])
 def test_param_str_is_handed_over_unchanged(define, text):
     @define
@@ -139,6 +140,7 @@ def test_phase_is_known_in_setup(define, phase):
     assert own.layer_dict["phased"].seen == TRAIN
 
 
+# https://github.com/rbgirshick/py-faster-rcnn/issues/565
 def test_phase_may_be_set_by_the_layer_itself(define):
     @define
     class Stubborn(Times):

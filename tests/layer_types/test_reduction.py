@@ -138,6 +138,7 @@ def test_shapes_of_argmax(param, shape):
 
 
 # https://github.com/BVLC/caffe/issues/6823
+# https://github.com/BVLC/caffe/issues/3280
 @pytest.mark.parametrize(
     ("param", "expect"),
     [

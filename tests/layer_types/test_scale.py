@@ -125,6 +125,7 @@ def test_in_place(on_ops, rng, snippet, shapes):
 
 
 # https://github.com/PaddlePaddle/Paddle/issues/6696, https://github.com/XiaoMi/mace/issues/205
+# https://github.com/Tencent/TNN/issues/149
 def test_scale_needs_no_batch_norm_before_it(on_ops):
     filler = "filler { type: 'constant' value: 0.1 }"
     net = net_of(f"type: 'Scale' scale_param {{ {filler} bias_term: false }}", (2, 3))
