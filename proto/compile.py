@@ -5,6 +5,7 @@ schema.sha256, a hash of their texts, by which a test sees a stale result withou
 """
 
 import hashlib
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ def source_hash(folder: Path = SOURCE) -> str:
 
 def compile_schema(target: Path = TARGET) -> None:
     """Runs protoc. Raises CalledProcessError where the schema is wrong; protoc says what."""
+    if importlib.util.find_spec("grpc_tools") is None:
+        raise SystemExit("the compiler is missing: pip install grpcio-tools")
     names = [path.name for path in sorted(SOURCE.glob("*.proto"))]
     protoc = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={SOURCE}"]
     output = f"--descriptor_set_out={target / 'schema.binpb'}"

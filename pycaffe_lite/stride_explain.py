@@ -209,6 +209,11 @@ def _first_call(d: DeviceFigures) -> str:
         f"the mean of 3 on a new net at stride {s.stride}, as published, is"
         f" {in_ms(s.published_way)}, {factor(s.published_way / s.forward.median)} times the median"
     )
+    if others > 2 * s.forward.median:
+        return text + (
+            f": the calls took {in_ms(first)} and {in_ms(others)}, so something else kept the"
+            " machine busy then."
+        )
     if first > others * (1 + SAME):
         return text + (
             f": the first call took {in_ms(first)}, the others {in_ms(others)}, as the first one"

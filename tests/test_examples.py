@@ -70,7 +70,7 @@ def test_the_published_script_runs(tmp_path: Path) -> None:
     texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))]
     found = [text for text in texts if "caffe.set_mode_gpu()" in text and "import numpy" in text]
     if not found:
-        pytest.skip("the published post is not there")
+        pytest.skip("the text of the published script is not part of the project")
     start = found[0].index("import numpy")
     script = found[0][start : found[0].index("\n", found[0].index("print total"))]
     for old, new in (

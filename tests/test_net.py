@@ -301,6 +301,37 @@ def test_names_of_tops_and_bottoms():
     }
 
 
+OF_THE_MODULE = (
+    "Net Blob Layer TRAIN TEST __version__ set_mode_cpu set_mode_gpu set_device set_random_seed"
+    " layer_type_list"
+)
+OF_A_NET = (
+    "blobs params layers layer_dict inputs outputs top_names bottom_names blob_loss_weights name"
+    " forward backward forward_all forward_backward_all reshape clear_param_diffs copy_from"
+    " share_with save save_hdf5 load_hdf5 before_forward after_forward before_backward"
+    " after_backward _layer_names _blob_names _blobs _inputs _outputs _top_ids _bottom_ids"
+    " _forward _backward"
+)
+OF_A_BLOB = "data diff shape count num channels height width reshape"
+
+
+# https://github.com/AlfredXiangWu/face_verification_experiment/issues/70
+@pytest.mark.parametrize(
+    ("thing", "names"),
+    [
+        (lambda net: pycaffe_lite, OF_THE_MODULE),
+        (lambda net: net, OF_A_NET),
+        (lambda net: net.blobs["y"], OF_A_BLOB),
+        (lambda net: net.params["ip"][0], OF_A_BLOB),
+        (lambda net: net.layers[1], "type blobs"),
+    ],
+    ids=["module", "net", "blob", "parameter", "layer"],
+)
+def test_names_that_scripts_use(thing, names):
+    found = thing(make_net(BRANCHES))
+    assert [name for name in names.split() if not hasattr(found, name)] == []
+
+
 def test_indices():
     net = make_net(BRANCHES)
     assert [list(net._top_ids(k)) for k in range(6)] == [[0], [1], [1], [2, 3], [4], [5]]

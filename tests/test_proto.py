@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2
 
+import pycaffe_lite
 from pycaffe_lite.proto import caffe_pb2, caffe_weights_pb2
 
 ROOT = Path(__file__).resolve().parents[1]
-COMPILED = ROOT / "pycaffe_lite" / "proto"
+COMPILED = Path(pycaffe_lite.__file__).parent / "proto"
 FORKS = ROOT.parent / "shared" / "spec" / "schema_forks.tsv"
 LABELS = {1: "optional", 2: "required", 3: "repeated"}
 # Where forks disagree with each other, or with the table: the label that reads all their texts.
@@ -103,7 +104,9 @@ def test_every_enum_value_of_the_original():
     assert not [row for row in rows if enums.get(row[0], {}).get(row[1]) != int(row[2])]
 
 
-@pytest.mark.skipif(not FORKS.exists(), reason="the forks' table is not here")
+@pytest.mark.skipif(
+    not FORKS.exists(), reason="the table of fork fields is not part of the project"
+)
 def test_every_name_of_the_forks():
     fields, enums, wrong = compiled_fields(), compiled_enums(), []
     for line in FORKS.read_text(encoding="utf-8").splitlines()[1:]:

@@ -477,7 +477,7 @@ def test_hostile_text_is_an_error(text):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not NETS.exists(), reason="the collection of public nets is not here")
+@pytest.mark.skipif(not NETS.exists(), reason="public prototxts are not part of the project")
 def test_public_nets():
     unread = []
     for path in sorted(NETS.rglob("*.prototxt")):

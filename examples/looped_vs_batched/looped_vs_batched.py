@@ -249,6 +249,8 @@ def main() -> None:
     shape = (args.images, args.channels, args.filters, args.kernel, args.activation)
     tasks = [Task(size, *shape) for size in args.sizes]
     results = {}
+    if args.device != "cpu":
+        caffe.set_mode_gpu()  # find out before measuring that there is none
     for kind in ["cpu", "gpu"] if args.device == "both" else [args.device]:
         results[kind] = [measure(task, kind, args.runs) for task in tasks]
         print(f"{kind.upper()}, both ways give the same numbers\n{table(results[kind])}\n")
@@ -260,4 +262,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except RuntimeError as error:  # no GPU
+        raise SystemExit(f"error: {error}") from None

@@ -52,4 +52,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (RuntimeError, caffe.ModelError) as error:  # no GPU; a size below the kernel's
+        raise SystemExit(f"error: {error}") from None

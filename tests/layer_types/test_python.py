@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fake_array import FakeArray
 from fake_device import FakeOps
-from harness import make_net
+from harness import check_layer, make_net
 from numpy.testing import assert_array_equal
 
 import pycaffe_lite
@@ -102,6 +102,31 @@ def test_three_layers_reshaped(on_ops, define):
     net.blobs["data"].reshape(4, 5, 6, 7)
     net.forward()
     assert [blob.shape for blob in net.blobs.values()] == [(4, 5, 6, 7)] * 4
+
+
+@pytest.mark.parametrize("factor", [2.5, -3])
+@pytest.mark.parametrize("host_only", [True, False])
+def test_it_owes_what_every_layer_owes(ops, define, factor, host_only):
+    define(Times)
+
+    @define
+    class Careful(Times):
+        def forward(self, bottom, top):
+            self.xp.multiply(bottom[0].data, self.factor, out=top[0].data)
+
+        def backward(self, top, propagate_down, bottom):
+            if propagate_down[0]:
+                super().backward(top, propagate_down, bottom)
+
+    if not host_only:
+        Careful.host_only = False
+    user = f"module: '{MODULE}' layer: 'Careful' param_str: '{factor}'"
+    check_layer(
+        ops,
+        f"type: 'Python' python_param {{ {user} }}",
+        bottoms=[(2, 3, 5)],
+        expect=lambda x: factor * x,
+    )
 
 
 def test_param_str_reaches_the_layer(define):

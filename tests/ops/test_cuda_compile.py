@@ -34,12 +34,12 @@ def _compile(nvrtc, source, options):
     flags = [o.encode() for o in options]
     (compiled,) = done(*nvrtc.nvrtcCompileProgram(program, len(flags), flags))
     _, size = done(*nvrtc.nvrtcGetProgramLogSize(program))
-    log = b" " * size
+    log = bytearray(size)  # NVRTC writes into it, so it must not be bytes: those can be shared
     nvrtc.nvrtcGetProgramLog(program, log)
     text = log.decode().rstrip("\0 ")
     assert compiled, text
     _, size = done(*nvrtc.nvrtcGetCUBINSize(program))
-    code = b" " * size
+    code = bytearray(size)
     nvrtc.nvrtcGetCUBIN(program, code)
     nvrtc.nvrtcDestroyProgram(program)
     return code, text

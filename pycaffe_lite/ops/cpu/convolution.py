@@ -27,14 +27,15 @@ COLUMNS = 4 << 20
 PRODUCT = 1 << 20
 WEIGHTS = 1 << 18
 
-SMALL = 1e9
+SMALL = 5e8
 """Multiplications below which the calling thread gathers and BLAS keeps its own threads.
 
 On two CPUs that share a cache the pool loses far above a millisecond of work: pool / alone in ms is
-0.93 / 0.57 for 35 million multiplications, 2.6 / 1.8 for 118 and 7.1 / 4.1 for 346; 24.5 / 26.9 for
-1849. Its threads wake up, or wait for the interpreter, in 20 to 65 us, several times. (Where the
-two CPUs share none, BLAS's second thread fetches columns that the first has written, and both take
-about 1.6 times the pool's time; nothing tells that from here.)  benchmarks/conv_thresholds.py
+0.95 / 0.60 for 35 million multiplications, 2.5 / 1.9 for 138, 6.2 / 4.0 for 346, and 7.3 / 7.6 for
+546, 24.5 / 26.9 for 1849. Its threads wake up, or wait for the interpreter, in 20 to 65 us, several
+times. Where the two CPUs share no cache (a virtual machine may move between the two states), BLAS's
+second thread fetches columns that the first has just written, and the calling thread takes about
+1.5 times the pool's time; nothing tells that from here.  benchmarks/conv_thresholds.py
 """
 
 NARROW = 64
