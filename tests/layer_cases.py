@@ -63,7 +63,7 @@ class LayerTests:
             if isinstance(node, ast.Assign)
             and any(isinstance(t, ast.Name) and t.id == name for t in node.targets)
         ]
-        return local or [self.known[name]] if local or name in self.known else []
+        return local or [self.known[k] for k in (name,) if k in self.known]
 
     def _times(self, test: ast.FunctionDef) -> int:
         """The product of the lengths of a test's lists of values, 1 for those made by a call."""
