@@ -460,7 +460,7 @@ def test_large_text_is_quick():
 @pytest.mark.parametrize(
     "text",
     [
-        "layer {" * 200_000,
+        "layer {" * 100_000,
         "{" * 200_000,
         "layer { foo: [" + "[" * 200_000,
         "name: " + "'a' " * 100_000 + "nmae: 1",
