@@ -219,6 +219,9 @@ def conv_window(param: Any, axes: int) -> Window:
     if 0 in stride:
         raise ModelError(f"stride dimensions must be nonzero, got {stride}")
     pad = _per_axis(param, "pad", "pad", axes, 0)
+    for field in ("filter_stride", "filter_stride_h", "filter_stride_w"):
+        if param.HasField(field) and getattr(param, field) != 1:
+            raise ModelError(f"{field} of weiliu89/caffe's fcn branch is not read; write dilation")
     return Window(kernel, stride, pad, _per_axis(param, "dilation", None, axes, 1))
 
 

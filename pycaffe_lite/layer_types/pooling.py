@@ -49,6 +49,9 @@ class Pooling(Layer):
     def _fixed_window(self) -> Window | None:
         """The window that the file gives; None for global pooling."""
         param = self.param
+        for field in ("bin_size", "bin_h", "bin_w"):
+            if param.HasField(field):
+                raise ModelError(f"{field} of weiliu89/caffe's fcn branch is not read")
         kernel = _pair(param, "kernel_size", "kernel")
         stride = _pair(param, "stride", "stride") or (1, 1)
         pad = _pair(param, "pad", "pad") or (0, 0)

@@ -160,6 +160,7 @@ REFUSED = {
     "num_output: 4 kernel_size: [3, 3, 3]": r"kernel_size must be specified once.*3 values for 2",
     "num_output: 4 kernel_size: 3 group: 2": r"multiples of group: 3 vs. 2",
     "num_output: 4 kernel_size: 3 group: 3": r"number of output should be.*group: 4 vs. 3",
+    "num_output: 4 kernel_size: 3 filter_stride: 2": r"filter_stride .*is not read; write dilation",
     "num_output: 4 kernel_size: 8": r"kernel extent 8 is larger than the padded input 7",
     "num_output: 4 kernel_size: 3 dilation: 4 pad: 1": r"extent 9 is larger .* input 8",
     "num_output: 4 kernel_size: 3 axis: 4": r"axis 4 out of range for 4-D blob with shape `2 3 7",

@@ -173,6 +173,7 @@ REFUSED = {
     "kernel_size: 2 kernel_h: 2 kernel_w: 2": "kernel_size or kernel_h/w; not both",
     "kernel_h: 2": "both kernel_h and kernel_w are required",
     "": "filter size is kernel_size or kernel_h and kernel_w; none is given",
+    "kernel_size: 2 bin_size: 2": "bin_size .*is not read",
     "kernel_size: 0": r"filter dimensions cannot be zero, got \(0, 0\)",
     "kernel_size: 2 stride: 0": r"stride dimensions cannot be zero, got \(0, 0\)",
     "kernel_size: 2 pad: 2": r"pad_h < kernel_h must hold \(2 vs. 2\)",
