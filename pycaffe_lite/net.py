@@ -209,7 +209,7 @@ class Net:
                 step = self._steps[i]
                 if step.reshape_if_needed(ops):
                     self._check_memory()
-                step.forward(ops)
+                step.forward()
                 if want_loss and any(step.loss_weights):
                     losses.append(step.loss())
                 _call(after, i)

@@ -69,9 +69,11 @@ class Step:
             self.reshape()
         return self._seen != before
 
-    def forward(self, ops: Ops) -> None:
-        """Compute the tops, and keep what backward reads and a later step overwrites."""
-        self._bind(ops)
+    def forward(self) -> None:
+        """Compute the tops, and keep what backward reads and a later step overwrites.
+
+        `reshape_if_needed` comes first: it hands the backend over.
+        """
         self._run(self.layer.check_params)
         self._run(self.layer.forward, self._read_bottom, self._write_top)
         for blob, pair in self._pairs.items():

@@ -200,7 +200,7 @@ class _Case:
         for name, dy in zip(self.top_names(net), self.top_diffs(tops), strict=True):
             net.blobs[name].diff[...] = dy
         counters.reset()
-        step.forward(ops)
+        step.forward()
         step.backward(ops)
         assert counters.syncs == 0, f"{counters.syncs} hidden syncs"
         assert counters.downloads == 0, f"{counters.downloads} hidden downloads"

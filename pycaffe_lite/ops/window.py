@@ -23,6 +23,7 @@ class Window:
     dilation: Shape = ()
     extent: Shape = field(init=False, compare=False)
     """Input positions that one window spans: dilation * (kernel - 1) + 1."""
+    _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         n = len(self.kernel)
@@ -37,6 +38,12 @@ class Window:
             raise ValueError(f"filter dimensions must be nonzero, got {self.kernel}")
         extent = tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
         object.__setattr__(self, "extent", extent)
+        # Kept, since windows are keys of caches that every convolution asks several times.
+        key = (self.kernel, self.stride, self.pad, self.dilation)
+        object.__setattr__(self, "_hash", hash(key))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def taps(self) -> int:

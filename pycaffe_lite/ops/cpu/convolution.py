@@ -7,7 +7,7 @@ multiply; above, tasks on a pool do both, with BLAS held to one thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
@@ -27,12 +27,12 @@ COLUMNS = 4 << 20
 PRODUCT = 1 << 20
 WEIGHTS = 1 << 18
 
-SMALL = 5e8
+SMALL = 1e9
 """Multiplications below which the calling thread gathers and BLAS keeps its own threads.
 
 On two CPUs that share a cache the pool loses far above a millisecond of work: pool / alone in ms is
-0.95 / 0.60 for 35 million multiplications, 2.5 / 1.9 for 138, 6.2 / 4.0 for 346, and 7.3 / 7.6 for
-546, 24.5 / 26.9 for 1849. Its threads wake up, or wait for the interpreter, in 20 to 65 us, several
+0.95 / 0.60 for 35 million multiplications, 2.5 / 1.9 for 138, 6.2 / 4.0 for 346, 9.1 / 7.4 for 546
+and 24.5 / 26.9 for 1849. Its threads wake up, or wait for the interpreter, in 20 to 65 us, several
 times. Where the two CPUs share no cache (a virtual machine may move between the two states), BLAS's
 second thread fetches columns that the first has just written, and the calling thread takes about
 1.5 times the pool's time; nothing tells that from here.  benchmarks/conv_thresholds.py
@@ -124,40 +124,42 @@ def forward(conv: Sizes, b: Array | None, scratch: Scratch) -> None:
 
 
 def _forward(conv: Sizes, bias: Array | None, scratch: Scratch, count: int) -> None:
+    group, outputs = conv.w.shape[:2]
     if conv.window.is_pointwise and is_flat(conv.x):
-        run(_pointwise(conv, bias), list(_blocks(conv, NEVER, count)), count)
+        begin, most = _pointwise(conv, bias), NEVER
     else:
-        most = max(COLUMNS // conv.x.itemsize // conv.depth, _least(conv))
-        run(_block(conv, bias, scratch), list(_blocks(conv, most, count)), count)
+        # Even where that means to cut the column matrix's rows too, a tile has some positions.
+        least = max(1, min(NARROW, PRODUCT // conv.x.itemsize // outputs))
+        begin = _block(conv, bias, scratch)
+        most = max(COLUMNS // conv.x.itemsize // conv.depth, least)
+    run(begin, _tiles(group, outputs, conv.cols, most, count, _pieces(conv.work, count)), count)
 
 
-def _pieces(conv: Sizes, count: int) -> int:
+def _pieces(work: int, count: int) -> int:
     """Tasks to cut a convolution into: one to four a thread, each of about a millisecond or more.
 
     A third of that cost 12 % for 138 million multiplications on two threads (2.08, 1.83 ms).
     """
-    return count * min(max(conv.work // (count * 60_000_000), 1), 4)
+    return count * min(max(work // (count * 60_000_000), 1), 4)
 
 
-def _least(conv: Sizes) -> int:
-    """Positions a tile has even where that means to cut the column matrix's rows too."""
-    outputs = conv.w.shape[1]
-    return max(1, min(NARROW, PRODUCT // conv.x.itemsize // outputs))
-
-
-def _blocks(conv: Sizes, most: int, count: int) -> Iterator[Tile]:
+@lru_cache(maxsize=64)
+def _tiles(
+    group: int, outputs: int, cols: tuple[int, ...], most: int, count: int, pieces: int
+) -> list[Tile]:
     """Tiles of at most `most` positions, and at least two a thread where there is enough."""
-    group, outputs = conv.w.shape[:2]
-    positions = prod(conv.cols)
+    positions = prod(cols)
     parts = 1
     if count > 1:
-        share = -(-positions * group // _pieces(conv, count))
+        share = -(-positions * group // pieces)
         most = min(most, max(share, 200))
         parts = min(-(-count // (group * -(-positions // most))), max(1, outputs // 16))
-    for cols in boxes(conv.cols, most):
-        for g in range(group):
-            for (o,) in boxes((outputs,), -(-outputs // parts)):
-                yield Tile(g, o, cols)
+    return [
+        Tile(g, o, box)
+        for box in boxes(cols, most)
+        for g in range(group)
+        for (o,) in boxes((outputs,), -(-outputs // parts))
+    ]
 
 
 def _pointwise(conv: Sizes, bias: Array | None) -> Begin[Tile]:
