@@ -13,8 +13,6 @@ from typing import Any
 
 from .errors import ModelError, did_you_mean
 from .proto import caffe_pb2
-from .upgrade import PASSES
-from .upgrade.copying import copy as _copy
 
 log = logging.getLogger("pycaffe_lite")
 
@@ -24,6 +22,8 @@ def upgrade(spec: Any) -> Any:
 
     Raises ModelError for what has no single meaning today: see `pycaffe_lite.upgrade`.
     """
+    from .upgrade import PASSES  # here: few programs read a net while they import
+
     done = []
     for what, run in PASSES:
         new = run(spec)
@@ -175,3 +175,9 @@ def _refuse_reserved_names(spec: Any, consumers: Counter[Source]) -> None:
                     " name of an automatic split copy; rename it",
                     layer=own[name],
                 )
+
+
+def _copy(message: Any) -> Any:
+    new = type(message)()
+    new.CopyFrom(message)
+    return new

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +16,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     Links are followed; a file that was there keeps its mode; a device or pipe is written to, not
     replaced. Raises OSError that names `path` where its folder cannot be written.
     """
+    import shutil  # here: the two cost the package's import 4 ms
+    import tempfile
+
     target = Path(os.path.realpath(path))
     known = target.stat().st_mode if target.exists() else None
     if known is not None and stat.S_ISDIR(known):
