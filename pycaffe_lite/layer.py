@@ -15,7 +15,7 @@ from .blob import Blob, BlobVec, View, describe
 from .errors import ModelError, WeightsError, did_you_mean
 from .ops.base import Array, Ops
 from .proto import caffe_pb2
-from .weights import values_of
+from .weights import same_shape, values_of
 
 Arity = int | tuple[int, int | None]
 """How many blobs a layer takes or makes: a number, or (at least, at most or None)."""
@@ -141,7 +141,17 @@ class Layer:
                 )
 
     def fill_params(self, shared: Sequence[bool]) -> None:
-        """Give the parameters their first values, save those that belong to another layer."""
+        """Give the parameters their first values, save those that belong to another layer.
+
+        Raises WeightsError where the model's own `blobs` are not as many as the parameters, or of
+        other shapes.
+        """
+        carried = len(self.spec.blobs)
+        if carried and self._fillers and carried != len(self._fillers):
+            raise WeightsError(
+                f"incompatible number of blobs for layer {self.name}: the model carries {carried},"
+                f" the layer has {len(self._fillers)}"
+            )
         for k, (blob, source) in enumerate(self._fillers):
             if not shared[k]:
                 self._fill(blob, k, source)
@@ -152,7 +162,7 @@ class Layer:
             filler.fill(source, blob.data, device.rng(_HOST))
             return
         values = values_of(source)
-        if values.size != blob.count:
+        if not same_shape(source, values.shape, blob.shape):
             raise WeightsError(
                 f"param {index}; shape mismatch. The model carries"
                 f" `{describe(values.shape)}`; the layer has `{describe(blob.shape)}`"
@@ -181,7 +191,8 @@ class Layer:
         return blob.array(self.ops)
 
     def _own_message(self, spec: Any) -> Any:
-        field = self.param_field or _param_fields().get(type(self).__name__)
+        known = (_param_fields().get(cls.__name__) for cls in type(self).__mro__)
+        field = self.param_field or next(filter(None, known), None)
         return getattr(spec, field) if field else None
 
 

@@ -35,6 +35,7 @@ class Step:
         self.propagate_down = [False] * len(self.bottom)
         self.needs_backward = False
         self.loss_weights = [0.0] * len(self.top)
+        self.shares_diff = [False] * len(self.top)  # does another layer's backward write it?
         self._locate = locate
         self._pairs: dict[Blob, Blob] = {}  # saved values beside the blob's own gradient
         self._ops: Ops | None = None
@@ -87,6 +88,9 @@ class Step:
         for k, weight in enumerate(self.loss_weights):
             if weight and self._is_in_place(k):
                 self._seed(k)  # the bottom's gradient, one storage with it, has overwritten it
+            elif weight and self.shares_diff[k]:
+                diff = self.top[k].array(self.layer.ops, diff=True)
+                diff += weight  # beside what the consumer of the loss has written
         self._run(
             self.layer.backward, self._late_top, list(self.propagate_down), self._write_bottom
         )
@@ -94,15 +98,15 @@ class Step:
     def loss(self) -> Any:
         """The weighted sum of this step's loss tops, a 0-d array of the backend, or 0.0.
 
-        The weights are those in the tops' diffs, which the user may change; an in-place top has
-        no diff of its own to change.
+        The weights are those in the tops' diffs, which the user may change; a top in place, or
+        one whose gradient another layer writes, has no diff of its own to change.
         """
         total: Any = 0.0
         for k, weight in enumerate(self.loss_weights):
             if weight:
                 top, ops = self.top[k], self.layer.ops
                 scale = weight
-                if not self._is_in_place(k):
+                if not (self._is_in_place(k) or self.shares_diff[k]):
                     scale = top.array(ops, diff=True, write=False)
                 total = total + (top.array(ops, write=False) * scale).sum()
         return total

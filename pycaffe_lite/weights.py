@@ -55,7 +55,7 @@ def load_binary(net: Net, path: PathLike) -> None:
         _check_number(source.name, len(source.blobs), len(target.blobs))
         for k, (proto, blob) in enumerate(zip(source.blobs, target.blobs, strict=True)):
             values = values_of(proto)
-            if not _same_shape(proto, values.shape, blob.shape):
+            if not same_shape(proto, values.shape, blob.shape):
                 raise WeightsError(_mismatch(source.name, k, values.shape, blob.shape))
             copies.append((blob, values))
     for blob, values in copies:
@@ -174,7 +174,7 @@ def _is_legacy(proto: Any) -> bool:
     return any(proto.HasField(f) for f in ("num", "channels", "height", "width"))
 
 
-def _same_shape(proto: Any, source: tuple[int, ...], target: tuple[int, ...]) -> bool:
+def same_shape(proto: Any, source: tuple[int, ...], target: tuple[int, ...]) -> bool:
     """Equal shapes; a legacy 4-D shape may have leading ones that the target has not."""
     if _is_legacy(proto) and len(target) <= 4:
         target = (1,) * (4 - len(target)) + target

@@ -47,6 +47,7 @@ class Wiring:
         for layer_spec in spec.layer:
             self._add_layer(layer_spec)
         self._mark_backward()
+        self._mark_shared_seeds()
         self._separate_splits()
         self._mark_kept()
 
@@ -195,6 +196,22 @@ class Wiring:
                 ]
                 step.layer.param_propagate_down = [True] * len(step.layer.blobs)
             step.layer.needs_backward = step.needs_backward
+
+    def _mark_shared_seeds(self) -> None:
+        """Find loss tops whose gradient their consumer's backward writes over the weight.
+
+        With a weight given in the prototxt there is a Split between; a loss layer's own default
+        weight brings none. (In Caffe the weight is then lost.)
+        """
+        written = {
+            blob
+            for step in self.steps
+            if step.needs_backward
+            for blob, wanted in zip(step.bottom, step.propagate_down, strict=True)
+            if wanted and blob not in step.top
+        }
+        for step in self.steps:
+            step.shares_diff = [top in written for top in step.top]
 
     def _separate_splits(self) -> None:
         """Let a Split copy where a later step overwrites, in place, storage that its tops share.

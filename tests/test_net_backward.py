@@ -357,3 +357,34 @@ def test_one_layer_reading_a_blob_twice(on_ops):
     )
     assert_array_equal(net.forward(x=[1, 2, 3])["y"], [2, 4, 6])
     assert_array_equal(net.backward(y=[1, 10, 100])["x"], [2, 20, 200])
+
+
+@pytest.mark.parametrize("given", ["", "loss_weight: 1"])
+def test_a_loss_that_another_layer_reads_keeps_its_weight(given, on_ops):
+    """The total is loss + 3 loss, whether the weight 1 is written down or the loss layer's own."""
+    net = make_net(
+        "force_backward: true input: 'x' input: 't' input_shape { dim: [2, 3] }"
+        " input_shape { dim: [2, 3] }"
+        f" layer {{ name: 'L' type: 'EuclideanLoss' bottom: 'x' bottom: 't' top: 'loss' {given} }}"
+        " layer { name: 'p' type: 'Power' bottom: 'loss' top: 'q' power_param { scale: 3 }"
+        " loss_weight: 1 }"
+    )
+    net.blobs["x"].data[...] = [[1, 2, 3], [4, 5, 6]]
+    for _ in range(3):
+        assert net._forward(0, len(net.layers) - 1) == pytest.approx(4 * 91 / 4)
+        net._backward(len(net.layers) - 1, 0)
+        assert_allclose(net.blobs["x"].diff, 4 * net.blobs["x"].data / 2)
+
+
+def test_a_loss_that_ends_in_silence_trains_all_the_same(on_ops):
+    net = make_net(
+        "force_backward: true input: 'x' input: 't' input_shape { dim: [2, 3] }"
+        " input_shape { dim: [2, 3] }"
+        " layer { name: 'L' type: 'EuclideanLoss' bottom: 'x' bottom: 't' top: 'loss' }"
+        " layer { name: 's' type: 'Silence' bottom: 'loss' }"
+    )
+    net.blobs["x"].data[...] = 4
+    for _ in range(2):
+        net.forward()
+        net.backward()
+        assert_allclose(net.blobs["x"].diff, 2)

@@ -441,3 +441,24 @@ def test_values_of_a_users_layer_are_saved_too(tmp_path):
     net.params["p"][0].data[...] = [1, 2, 3]
     other.copy_from(saved(net, tmp_path))
     assert_array_equal(other.forward(x=X)["y"], X + np.float32([1, 2, 3]))
+
+
+@pytest.mark.parametrize(
+    ("blobs", "said"),
+    [
+        ("blobs { shape { dim: [3, 2] } data: [1, 2, 3, 4, 5, 6] }", "`3 2 (6)`.*`2 3 (6)`"),
+        ("blobs { shape { dim: 6 } data: [1, 2, 3, 4, 5, 6] }", "`6 (6)`.*`2 3 (6)`"),
+        (
+            "blobs { shape { dim: [2, 3] } } blobs { shape { dim: 2 } }",
+            "blobs for layer ip.* 2,.* 1",
+        ),
+    ],
+)
+def test_blobs_in_the_model_must_fit(blobs, said):
+    said = said.replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises(WeightsError, match=f"layer 'ip'.*{said}"):
+        make_net(
+            "input: 'x' input_shape { dim: [1, 3] } layer { name: 'ip' type: 'InnerProduct'"
+            f" bottom: 'x' top: 'y' {blobs}"
+            " inner_product_param { num_output: 2 bias_term: false } }"
+        )

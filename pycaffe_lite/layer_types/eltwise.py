@@ -49,10 +49,19 @@ class Eltwise(Layer):
         if self.op == "SUM":
             self._sum(xs, y)
             return
-        combine = self.xp.multiply if self.op == "PROD" else self.xp.maximum
-        combine(xs[0], xs[1], out=y)
+        if self.op == "MAX":
+            self._maximum(xs, y)
+            return
+        self.xp.multiply(xs[0], xs[1], out=y)
         for x in xs[2:]:
-            combine(y, x, out=y)
+            y *= x
+
+    def _maximum(self, xs: list[Any], y: Any) -> None:
+        """Not xp.maximum: against NaN Caffe's comparisons have another winner."""
+        y[...] = xs[1]
+        self.xp.copyto(y, xs[0], where=xs[0] > xs[1])
+        for x in xs[2:]:
+            self.xp.copyto(y, x, where=x > y)
 
     def _sum(self, xs: list[Any], y: Any) -> None:
         if not self.coeffs:
@@ -83,8 +92,8 @@ class Eltwise(Layer):
     def _winner(self, xs: list[Any]) -> Any:
         """Which bottom has the largest value, an index an element."""
         winner = self.xp.where(xs[0] > xs[1], 0, 1)
-        best = self.xp.maximum(xs[0], xs[1]) if len(xs) > 2 else None
+        best = self.xp.where(winner, xs[1], xs[0]) if len(xs) > 2 else None
         for k, x in enumerate(xs[2:], 2):
             winner = self.xp.where(x > best, k, winner)
-            best = self.xp.maximum(x, best)
+            best = self.xp.where(x > best, x, best)
         return winner

@@ -63,13 +63,17 @@ class LSTMUnit(Layer):
 
 
 def open_gates(xp: Any, gates: Any) -> None:
-    """(N, 4 H) in place: sigmoid, as tanh(x / 2) / 2 + 1/2, for three blocks and tanh for g."""
+    """(N, 4 H) in place: sigmoid, as 1 / (1 + exp(-x)), for three blocks and tanh for g.
+
+    By way of tanh, as in the Sigmoid layer, a closed gate would lose its digits: 6 % at -16.
+    """
     size = gates.shape[1] // 4
-    sigmoids = gates[:, : 3 * size]
-    sigmoids *= 0.5
-    xp.tanh(gates, out=gates)
-    sigmoids *= 0.5
-    sigmoids += 0.5
+    sigmoids, g = gates[:, : 3 * size], gates[:, 3 * size :]
+    xp.negative(sigmoids, out=sigmoids)
+    xp.exp(sigmoids, out=sigmoids)
+    sigmoids += 1
+    xp.reciprocal(sigmoids, out=sigmoids)
+    xp.tanh(g, out=g)
 
 
 def _blocks(gates: Any) -> tuple[Any, Any, Any, Any]:

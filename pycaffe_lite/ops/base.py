@@ -333,6 +333,8 @@ class Ops:
 
     def softmax(self, x: Array, axis: int, out: Array) -> Array:
         """exp(x - max) / sum over `axis` -> out, same shape; out may be x."""
+        if not out.size:
+            return out  # nothing has no maximum
         self.xp.subtract(x, x.max(axis=axis, keepdims=True), out=out)
         self.xp.exp(out, out=out)
         out /= out.sum(axis=axis, keepdims=True)

@@ -141,3 +141,19 @@ def test_an_empty_batch(on_ops, operation):
     net = run_net(eltwise([(0, 3)] * 3, f"operation: {operation}"))
     net.backward()
     assert net.blobs["y"].data.shape == (0, 3)
+
+
+def test_nan_loses_every_comparison_but_the_first_bottoms_against_it(on_ops):
+    """a > b decides between the first two, c > the winner after that, as in Caffe."""
+    nan = np.nan
+    net = make_net(
+        "force_backward: true input: 'a' input: 'b' input: 'c' input_shape { dim: 4 }"
+        " input_shape { dim: 4 } input_shape { dim: 4 } layer { name: 'e' type: 'Eltwise'"
+        " bottom: 'a' bottom: 'b' bottom: 'c' top: 'y' eltwise_param { operation: MAX } }"
+    )
+    out = net.forward(a=[nan, 1, 2, 2], b=[1, nan, 2, 1], c=[0, 5, nan, 3])
+    np.testing.assert_array_equal(out["y"], [1, nan, 2, 3])
+    grads = net.backward(y=[1, 1, 1, 1])
+    np.testing.assert_array_equal(grads["a"], [0, 0, 0, 0])
+    np.testing.assert_array_equal(grads["b"], [1, 1, 1, 0])
+    np.testing.assert_array_equal(grads["c"], [0, 0, 0, 1])

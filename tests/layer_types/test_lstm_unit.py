@@ -71,3 +71,14 @@ def test_lstm_unit_without_streams(on_ops):
 def test_lstm_unit_refuses_shapes_that_do_not_fit(shapes, message):
     with pytest.raises(ModelError, match=rf"layer 'it' \(LSTMUnit\): {message}"):
         unit_net(shapes)
+
+
+@pytest.mark.parametrize("v", [-12, -16, -18, -30])
+def test_a_nearly_closed_gate_keeps_its_digits(on_ops, v):
+    net = make_net(
+        "input: 'c0' input: 'gates' input: 'cont' input_shape { dim: [1, 1, 1] }"
+        " input_shape { dim: [1, 1, 4] } input_shape { dim: [1, 1] } layer { name: 'u'"
+        " type: 'LSTMUnit' bottom: 'c0' bottom: 'gates' bottom: 'cont' top: 'c' top: 'h' }"
+    )
+    out = net.forward(c0=[[[0]]], gates=[[[v, 0, 0, 20]]], cont=[[1]])
+    np.testing.assert_allclose(out["c"].item(), 1 / (1 + np.exp(-float(v))), rtol=1e-5)

@@ -47,3 +47,13 @@ def test_axis_must_exist():
             "input: 'x' input_shape { dim: [4, 3] } layer { name: 's' type: 'Softmax' bottom: 'x'"
             " top: 'y' softmax_param { axis: 2 } }"
         )
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((0, 3), 0), ((2, 0), 1), ((0, 3), 1)])
+def test_nothing_gives_nothing(on_ops, shape, axis):
+    net = make_net(
+        f"force_backward: true input: 'x' input_shape {{ dim: {list(shape)} }} layer {{ name: 's'"
+        f" type: 'Softmax' bottom: 'x' top: 'y' softmax_param {{ axis: {axis} }} }}"
+    )
+    assert net.forward()["y"].shape == shape
+    assert net.backward()["x"].shape == shape

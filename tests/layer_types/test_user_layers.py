@@ -151,3 +151,15 @@ def test_a_verb_that_is_not_defined():
     for verb in ("forward", "backward"):
         with pytest.raises(NotImplementedError, match=f"OnlyShapes defines no {verb}"):
             getattr(net, verb)()
+
+
+class MyReLU(Layer.registry["ReLU"]):
+    """A built-in under a name of the user's own: its parameters are the built-in's."""
+
+
+def test_a_subclass_of_a_built_in_reads_its_parameters():
+    net = make_net(
+        "input: 'x' input_shape { dim: 2 } layer { name: 'l' type: 'MyReLU' bottom: 'x' top: 'y'"
+        " relu_param { negative_slope: 0.5 } }"
+    )
+    assert net.forward(x=[-2, 3])["y"].tolist() == [-1, 3]
