@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
+from pycaffe_lite import TEST, Net
 from pycaffe_lite.ops.cpu import CpuOps, convolution, pool
 from pycaffe_lite.ops.cpu.threads import get_num_threads, limited, running, set_num_threads
 from pycaffe_lite.ops.window import Window
+from pycaffe_lite.prototxt import parse_net
 
 BLAS = ThreadpoolController().select(user_api="blas").lib_controllers
 
@@ -281,3 +283,39 @@ def test_fork(scope: str) -> None:
 print("end")
 """)
     assert (result.returncode, result.stdout, result.stderr) == (0, "end\nend\n", "")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_two_nets_in_two_threads_share_the_limit(fails: bool) -> None:
+    """BLAS has one thread while either net runs, and the user's number after both, errors too."""
+    before, seen, failed = blas_threads(), [], []
+    text = (
+        "input: 'x' input_shape { dim: [2, 3, 90, 110] } layer { name: 'c' type: 'Convolution'"
+        " bottom: 'x' top: 'y' convolution_param { num_output: 48 kernel_h: 7 kernel_w: 5 } }"
+    )
+    nets = [Net(parse_net(text), TEST) for _ in range(2)]
+    both_inside = threading.Barrier(2, timeout=20)
+
+    def after(layer: int) -> None:
+        if layer == 1:
+            both_inside.wait()
+            seen.append(blas_threads())
+            both_inside.wait()
+            if fails:
+                raise KeyError("the user's own")
+
+    def work(net: Net) -> None:
+        net.after_forward(after)
+        try:
+            net.forward()
+        except KeyError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(net,)) for net in nets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [[1] * len(BLAS)] * 2
+    assert len(failed) == 2 * fails
+    assert blas_threads() == before
