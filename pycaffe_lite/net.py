@@ -17,7 +17,9 @@ from .batch import Parts, check_names, length, pieces
 from .blob import Blob, BlobVec
 from .errors import MissingFileError, ModelError
 from .layer import Layer
+from .layer_types.memory_data import MemoryData
 from .proto import caffe_pb2
+from .step import describe
 from .wiring import Wiring
 
 PathLike = str | os.PathLike[str]
@@ -276,6 +278,23 @@ class Net:
             np.broadcast_to(value, shape)
         except ValueError:
             raise ModelError(f"{what.lower()} does not fit: {text}") from None
+
+    def set_input_arrays(self, data: np.ndarray, labels: np.ndarray) -> None:
+        """Let the first layer, MemoryData, read its batches from these float32 arrays, in turn.
+
+        `data` is (n, channels, height, width), `labels` (n,) or (n, 1, 1, 1), both C contiguous, n
+        a multiple of the batch size. They are kept, not copied. Raises RuntimeError where the first
+        layer is another, and ModelError for arrays that do not fit.
+        """
+        if not (self.layers and isinstance(self.layers[0], MemoryData)):
+            found = describe(self.layers[0]) if self.layers else "nothing"
+            raise RuntimeError(
+                f"set_input_arrays may only be called if the first layer is MemoryData, not {found}"
+            )
+        try:
+            self.layers[0].reset(data, labels)
+        except ModelError as error:
+            raise self._steps[0].located(error) from error
 
     # ---- batches -------------------------------------------------------------------------------
 
