@@ -3,6 +3,8 @@
 The names are pycaffe's: `import pycaffe_lite as caffe` and existing scripts work.
 """
 
+from importlib import import_module
+
 from . import layer_types as _layer_types  # registers the layers  # noqa: F401
 from .blob import Blob
 from .device import set_device, set_mode_cpu, set_mode_gpu, set_ops, set_random_seed
@@ -39,4 +41,6 @@ def __getattr__(name: str) -> object:
     if name in ("set_phase_train", "set_phase_test"):
         phase = name.rpartition("_")[2].upper()
         raise AttributeError(f"no {name} any more: the phase is given to Net(prototxt, {phase})")
+    if name == "io":
+        return import_module(".io", __name__)
     raise AttributeError(f"module 'pycaffe_lite' has no attribute {name!r}")
