@@ -18,6 +18,7 @@ from .blob import Blob, BlobVec
 from .errors import MissingFileError, ModelError
 from .layer import Layer
 from .layer_types.memory_data import MemoryData
+from .load_report import LoadReport
 from .proto import caffe_pb2
 from .step import describe
 from .wiring import Wiring
@@ -45,7 +46,8 @@ class Net:
 
     `network_file` is the path of a prototxt (or a NetParameter message), `phase` TRAIN or TEST;
     `level` (0) and `stages` choose layers by their include and exclude rules; `weights` is the path
-    of a .caffemodel or .caffemodel.h5. The old order `Net(prototxt, weights, phase)` works too.
+    of a .caffemodel or .caffemodel.h5; with `strict` it must hold all of the net's layers that have
+    parameters and no others. The old order `Net(prototxt, weights, phase)` works too.
 
     Raises MissingFileError for a file that is not there, ModelError for what is wrong in it,
     WeightsError for weights that do not fit. Results are live views: the next forward overwrites
@@ -59,6 +61,7 @@ class Net:
         level: int | PathLike | None = None,
         stages: Iterable[str] | None = None,
         weights: PathLike | None = None,
+        strict: bool = False,
     ) -> None:
         if isinstance(phase, str | os.PathLike):
             if level is None:
@@ -79,7 +82,7 @@ class Net:
         spec = self._located(graph.insert_splits, spec)
         self._build(spec)
         if weights is not None:
-            self.copy_from(weights)
+            self.copy_from(weights, strict)
 
     # ---- building ------------------------------------------------------------------------------
 
@@ -107,6 +110,7 @@ class Net:
         self._hooks: dict[str, list[Hook]] = {}
         self._checked_shapes: list[tuple[int, ...]] | None = None
         self._checked_diffs = False
+        self.load_report: LoadReport | None = None
         self._check_memory()
         self._fill_params()
 
@@ -433,9 +437,13 @@ class Net:
             for parameter in self._parameters.learnable:
                 parameter.blob.array(ops, diff=True, read=False)[...] = 0
 
-    def copy_from(self, path: PathLike) -> None:
-        """Load parameters by layer name from a .caffemodel or .caffemodel.h5; see weights.load."""
-        weights.load(self, path)
+    def copy_from(self, path: PathLike, strict: bool = False) -> None:
+        """Load parameters by layer name from a .caffemodel or .caffemodel.h5; see weights.load.
+
+        `load_report` then says which layers were loaded, ignored or left as they were; with
+        `strict`, any of the last two is a WeightsError.
+        """
+        weights.load(self, path, strict)
 
     def save(self, path: PathLike) -> None:
         """Write the parameters as a .caffemodel."""
@@ -445,9 +453,9 @@ class Net:
         """Write the parameters as a .caffemodel.h5."""
         weights.save_hdf5(self, path)
 
-    def load_hdf5(self, path: PathLike) -> None:
-        """Load parameters by layer name from a .caffemodel.h5."""
-        weights.load_hdf5(self, path)
+    def load_hdf5(self, path: PathLike, strict: bool = False) -> None:
+        """Load parameters by layer name from a .caffemodel.h5; `strict` as in `copy_from`."""
+        weights.load_hdf5(self, path, strict)
 
     def share_with(self, other: Net) -> None:
         """From now on use the parameter values of `other`'s layers of the same names."""
