@@ -6,11 +6,23 @@ The names are pycaffe's: `import pycaffe_lite as caffe` and existing scripts wor
 from importlib import import_module
 
 from . import layer_types as _layer_types  # registers the layers  # noqa: F401
+from .alias import install_as_caffe
 from .blob import Blob
 from .device import set_device, set_mode_cpu, set_mode_gpu, set_ops, set_random_seed
 from .errors import MissingFileError, ModelError, WeightsError
 from .layer import Layer
 from .net import TEST, TRAIN, Net
+from .process import (
+    has_nccl,
+    init_log,
+    log,
+    set_multiprocess,
+    set_solver_count,
+    set_solver_rank,
+    solver_count,
+    solver_rank,
+)
+from .timer import Timer
 from .version import __version__
 
 __all__ = [
@@ -21,14 +33,24 @@ __all__ = [
     "MissingFileError",
     "ModelError",
     "Net",
+    "Timer",
     "WeightsError",
     "__version__",
+    "has_nccl",
+    "init_log",
+    "install_as_caffe",
     "layer_type_list",
+    "log",
     "set_device",
     "set_mode_cpu",
     "set_mode_gpu",
+    "set_multiprocess",
     "set_ops",
     "set_random_seed",
+    "set_solver_count",
+    "set_solver_rank",
+    "solver_count",
+    "solver_rank",
 ]
 
 

@@ -35,7 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pycaffe-lite", description="Caffe nets in plain Python.")
+    parser = argparse.ArgumentParser(
+        prog="pycaffe-lite",
+        description="Caffe nets in plain Python.",
+        allow_abbrev=False,  # it would look at what follows a command, too: `run x.py --ver`
+    )
     parser.add_argument("--version", action="version", version=f"pycaffe-lite {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks of errors")
     parser.set_defaults(run=None)
