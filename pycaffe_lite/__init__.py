@@ -4,6 +4,7 @@ The names are pycaffe's: `import pycaffe_lite as caffe` and existing scripts wor
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from . import layer_types as _layer_types  # registers the layers  # noqa: F401
 from .alias import install_as_caffe
@@ -25,6 +26,10 @@ from .process import (
 from .timer import Timer
 from .version import __version__
 
+if TYPE_CHECKING:
+    from . import coord_map, net_spec
+    from .net_spec import NetSpec, layers, params, to_proto
+
 __all__ = [
     "TEST",
     "TRAIN",
@@ -33,14 +38,19 @@ __all__ = [
     "MissingFileError",
     "ModelError",
     "Net",
+    "NetSpec",
     "Timer",
     "WeightsError",
     "__version__",
+    "coord_map",
     "has_nccl",
     "init_log",
     "install_as_caffe",
     "layer_type_list",
+    "layers",
     "log",
+    "net_spec",
+    "params",
     "set_device",
     "set_mode_cpu",
     "set_mode_gpu",
@@ -51,7 +61,19 @@ __all__ = [
     "set_solver_rank",
     "solver_count",
     "solver_rank",
+    "to_proto",
 ]
+
+# Names that are imported when they are asked for, and the module that has them.
+_LATER = {
+    "NetSpec": "net_spec",
+    "coord_map": "coord_map",
+    "io": "io",
+    "layers": "net_spec",
+    "net_spec": "net_spec",
+    "params": "net_spec",
+    "to_proto": "net_spec",
+}
 
 
 def layer_type_list() -> list[str]:
@@ -63,6 +85,7 @@ def __getattr__(name: str) -> object:
     if name in ("set_phase_train", "set_phase_test"):
         phase = name.rpartition("_")[2].upper()
         raise AttributeError(f"no {name} any more: the phase is given to Net(prototxt, {phase})")
-    if name == "io":
-        return import_module(".io", __name__)
+    if name in _LATER:
+        module = import_module(f".{_LATER[name]}", __name__)
+        return module if name == _LATER[name] else getattr(module, name)
     raise AttributeError(f"module 'pycaffe_lite' has no attribute {name!r}")
