@@ -200,16 +200,20 @@ import neighbour
 """
 
 
-def test_it_sees_what_python_shows_it(tmp_path: Path) -> None:
+ARGUMENTS = ["-v", "--ver", "--version", "--help", "-x=1", "a b", "--", "stride"]
+
+
+@pytest.mark.parametrize("more", [ARGUMENTS, ["--", "-v"], []])
+def test_it_sees_what_python_shows_it(more: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "scripts"
     folder.mkdir()
     (folder / "sees.py").write_text(SEES)
     (folder / "neighbour.py").write_text("print('hello')\n")
-    args = ["scripts/sees.py", "-v", "--ver", "--version", "--help", "-x=1", "a b", "--", "stride"]
+    args = ["scripts/sees.py", *more]
     plain = fine(python(*args, cwd=tmp_path))
     assert fine(python("-m", "pycaffe_lite", "run", *args, cwd=tmp_path)) == plain
     assert f"{folder} " not in plain
-    assert "'--ver', '--version', '--help', '-x=1', 'a b', '--', 'stride']" in plain
+    assert str(args) in plain
 
 
 @pytest.mark.parametrize(

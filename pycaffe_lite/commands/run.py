@@ -16,9 +16,9 @@ from types import ModuleType, TracebackType
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `pycaffe-lite run`."""
     parser.allow_abbrev = False  # the script's options are not to be taken for ours
-    parser.add_argument("script", metavar="SCRIPT", help="a Python file")
+    # PARSER: the first argument and all after it, a `--` too, which REMAINDER after it would lose.
     parser.add_argument(
-        "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="what the script gets"
+        "script", metavar="SCRIPT", nargs=argparse.PARSER, help="a Python file, and its arguments"
     )
 
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from ..alias import install_as_caffe
 
-    path = Path(args.script).absolute()
+    path = Path(args.script[0]).absolute()
     loader = SourceFileLoader("__main__", str(path))
     try:
         source = loader.get_data(str(path))
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         __file__=str(path), __loader__=loader, __cached__=None, __builtins__=builtins
     )
     sys.modules["__main__"] = main
-    sys.argv[:] = [args.script, *args.arguments]
+    sys.argv[:] = args.script
     if not getattr(sys.flags, "safe_path", False):  # -P: Python puts no folder there
         sys.path[0] = str(path.resolve().parent)
     try:
