@@ -20,6 +20,7 @@ from .proto import caffe_pb2, caffe_weights_pb2
 from .replacement import replacing
 
 if TYPE_CHECKING:
+    from .layer import Layer
     from .net import Net
 
 PathLike = str | os.PathLike[str]
@@ -99,15 +100,23 @@ def save(net: Net, path: PathLike) -> None:
 
     The file appears whole or not at all.
     """
-    spec = caffe_pb2.NetParameter(name=net.name)
-    for layer in net.layers:
-        entry = spec.layer.add()
-        entry.CopyFrom(layer.spec)
-        del entry.blobs[:]
-        for blob in layer.blobs:
-            entry.blobs.add().MergeFromString(_serialized(blob))
-    with replacing(path) as temporary:
-        temporary.write_bytes(spec.SerializeToString())
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        # Serialized messages in a row are one message: only one layer at a time is copied.
+        file.write(caffe_pb2.NetParameter(name=net.name).SerializeToString())
+        for layer in net.layers:
+            file.write(_with_blobs(layer))
+
+
+def _with_blobs(layer: Layer) -> bytes:
+    """A serialized NetParameter of that layer alone."""
+    spec = caffe_pb2.NetParameter()
+    entry = spec.layer.add()
+    entry.CopyFrom(layer.spec)
+    del entry.blobs[:]
+    for blob in layer.blobs:
+        entry.blobs.add().MergeFromString(_serialized(blob))
+    content: bytes = spec.SerializeToString()
+    return content
 
 
 def _serialized(blob: Blob) -> bytes:

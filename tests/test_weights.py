@@ -354,17 +354,37 @@ def test_an_hdf5_file_of_something_else(tmp_path):
 # ---- writing -----------------------------------------------------------------------------------
 
 
+class FullDisk:
+    """A file that takes some records, and half of one more."""
+
+    def __init__(self, file):
+        self.file, self.room = file, 3
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.file.close()
+
+    def write(self, content):
+        self.room -= 1
+        self.file.write(content if self.room else content[: len(content) // 2])
+        if not self.room:
+            raise OSError("disk full")
+
+
 def test_a_file_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     net = fill(make_net(CHAIN))
     path = saved(net, tmp_path)
     before = path.read_bytes()
 
-    def half(self, content):
-        with self.open("wb") as file:
-            file.write(content[: len(content) // 2])
-        raise OSError("disk full")
+    opened = Path.open
 
-    monkeypatch.setattr(Path, "write_bytes", half)
+    def open_full(self, mode="r", **kwargs):
+        file = opened(self, mode, **kwargs)
+        return FullDisk(file) if mode == "wb" else file
+
+    monkeypatch.setattr(Path, "open", open_full)
     for target in (path, tmp_path / "new.caffemodel"):
         with pytest.raises(OSError, match="disk full"):
             net.save(target)
