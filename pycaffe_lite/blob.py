@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
+from . import device
 from .errors import ModelError
 from .ops.base import Array, Ops
 from .storage import SyncedArray
@@ -177,6 +178,22 @@ class Blob:
     def storages(self) -> tuple[SyncedArray, SyncedArray]:
         """The storage of the values and of the gradient."""
         return self._data, self._diff
+
+    @property
+    def _gpu_data_ptr(self) -> int:
+        """The address of the values on the GPU, for kernels of the user's own; GPU mode only."""
+        return self._pointer(diff=False)
+
+    @property
+    def _gpu_diff_ptr(self) -> int:
+        """The address of the gradient on the GPU; GPU mode only."""
+        return self._pointer(diff=True)
+
+    def _pointer(self, diff: bool) -> int:
+        ops = device.current()
+        if ops.kind != "gpu":
+            raise RuntimeError("cannot use GPU pointers in CPU mode: check mode")
+        return int(self.array(ops, diff=diff).data.ptr)
 
     def _legacy(self, axis: int) -> int:
         if len(self._shape) > 4:

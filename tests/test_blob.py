@@ -9,7 +9,7 @@ import pytest
 from fake_device import FakeArray, FakeOps
 from numpy.testing import assert_array_equal
 
-from pycaffe_lite import Blob, ModelError
+from pycaffe_lite import Blob, ModelError, device
 from pycaffe_lite.blob import BlobVec, View, canonical_axis, describe
 from pycaffe_lite.ops.base import Ops
 from pycaffe_lite.storage import SyncedArray
@@ -441,3 +441,20 @@ def test_shapes_are_described_with_their_count():
     assert describe((2, 3, 4)) == "2 3 4 (24)"
     assert describe(()) == "(1)"
     assert "2 3 (6)" in repr(Blob((2, 3)))
+
+
+def test_addresses_on_the_gpu(monkeypatch):
+    """Those of the backend's arrays; in CPU mode there are none."""
+    blob = Blob((2, 3))
+    for name in ("_gpu_data_ptr", "_gpu_diff_ptr"):
+        with pytest.raises(RuntimeError, match="cannot use GPU.*check mode"):
+            getattr(blob, name)
+
+    class Memory:
+        def __init__(self, ptr):
+            self.data = self
+            self.ptr = ptr
+
+    with device.pretend(FakeOps()):
+        monkeypatch.setattr(Blob, "array", lambda self, ops, diff=False: Memory(16 + diff))
+        assert (blob._gpu_data_ptr, blob._gpu_diff_ptr) == (16, 17)
