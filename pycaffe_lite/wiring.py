@@ -214,20 +214,36 @@ class Wiring:
             step.shares_diff = [top in written for top in step.top]
 
     def _separate_splits(self) -> None:
-        """Let a Split copy where a later step overwrites, in place, storage that its tops share.
+        """Let a Split copy the tops that a later step overwrites in place, and share the others.
 
         (A layer whose top shares its bottom's storage, such as Flatten, can lie between.) Sharing
-        would change the values that the other consumers read; Caffe shares nevertheless.
+        all would change the values that the other consumers read; Caffe shares nevertheless. Only
+        with every top apart does it show which one is overwritten.
         """
+        splits = list(self._overwritten_tops())
+        if not splits:
+            return
+        self._copy_tops({step: frozenset(range(len(step.top))) for step in splits})
+        apart = self._overwritten_tops()
+        self._copy_tops({step: apart.get(step, frozenset()) for step in splits})
+
+    def _overwritten_tops(self) -> dict[Step, frozenset[int]]:
+        """Splits -> their tops whose storage, as it is shared now, a later step overwrites."""
         overwritten: set[SyncedArray] = set()
-        copying = False
+        found = {}
         for step in reversed(self.steps):
-            if step.layer.type == "Split" and step.bottom[0].storages[0] in overwritten:
-                step.layer.copies = copying = True  # type: ignore[attr-defined]
+            if step.layer.type == "Split":
+                tops = [k for k, top in enumerate(step.top) if top.storages[0] in overwritten]
+                if tops:
+                    found[step] = frozenset(tops)
             overwritten |= _overwritten(step)
-        if copying:
-            for step in self.steps:
-                step.reshape()
+        return found
+
+    def _copy_tops(self, copied: dict[Step, frozenset[int]]) -> None:
+        for step, tops in copied.items():
+            step.layer.copied = tops  # type: ignore[attr-defined]
+        for step in self.steps:
+            step.reshape()
 
     def _mark_kept(self) -> None:
         """Let steps save what their backward reads and a later in-place step overwrites."""

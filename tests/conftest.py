@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,18 @@ def _fresh() -> Iterator[None]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(1701)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a prototxt and gives its path."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "net.prototxt"
+        path.write_text(text)
+        return path
+
+    return write
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -19,18 +19,6 @@ SMALL = INPUT + f"layer {{ name: 'ip' type: 'InnerProduct' bottom: 'data' top: '
 
 
 @pytest.fixture
-def model(tmp_path):
-    """Writes a prototxt and gives its path."""
-
-    def write(text):
-        path = tmp_path / "net.prototxt"
-        path.write_text(text)
-        return path
-
-    return write
-
-
-@pytest.fixture
 def small(model, tmp_path):
     """The paths of a net and of weights for it, all ones."""
     path, weights = model(SMALL), tmp_path / "ones.caffemodel"

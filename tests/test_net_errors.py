@@ -18,18 +18,6 @@ IP = "inner_product_param { num_output: 4 }"
 SMALL = INPUT + f"layer {{ name: 'ip' type: 'InnerProduct' bottom: 'data' top: 'y' {IP} }}\n"
 
 
-@pytest.fixture
-def model(tmp_path):
-    """Writes a prototxt and gives its path."""
-
-    def write(text):
-        path = tmp_path / "net.prototxt"
-        path.write_text(text)
-        return path
-
-    return write
-
-
 RELU = "layer { name: 'r' type: 'ReLU' bottom: 'data' %s }"
 WRONG = {
     "unknown bottom": (

@@ -181,3 +181,12 @@ def test_splits_behind_splits_keep_their_values(fork, on_ops):
         assert_array_equal(out["g" if "g" in out else "p"], [[0, 2, 0]])
         if "q" in out:
             assert_array_equal(out["q"], x)
+
+
+@pytest.mark.parametrize("fork", [FORK, HIDDEN_FORK])
+def test_a_branch_that_nothing_overwrites_sees_an_edited_blob(fork, on_ops):
+    """Only the overwritten top is a copy: a start behind the split finds what was written."""
+    net = make_net(INPUT + fork)
+    net.forward(x=np.ones(SHAPE))
+    net.blobs["x"].data[...] = 2
+    assert_allclose(net.forward(start="tb")["tb"], np.tanh(2), rtol=1e-6)

@@ -16,26 +16,27 @@ Shape = tuple[int, ...]
 class Split(Layer):
     """Each top is the bottom, in the bottom's own storage; dx is the sum of the tops' gradients.
 
-    Nets insert it by themselves after a blob with several consumers. Where a later layer overwrites
-    a top in place the tops are copies, so that the others keep their values (in Caffe they change).
+    Nets insert it by themselves after a blob with several consumers. A top that a later layer
+    overwrites in place is a copy, so that the others keep their values (in Caffe they change).
     """
 
     tops = (1, None)
-    copies = False
-    _owned = False
+    copied: frozenset[int] = frozenset()
+    """The tops that are copies: the net says which."""
+    _owned: frozenset[int] = frozenset()
 
     def reshape(self, bottom: Any, top: Any) -> None:
-        for y in top:
+        for k, y in enumerate(top):
             y.reshape(bottom[0].shape)
-            if not self.copies:
+            if k not in self.copied:
                 y.share_data(bottom[0])
-            elif not self._owned:
+            elif k not in self._owned:
                 y.own_data()
-        self._owned = self.copies
+        self._owned = self.copied
 
     def forward(self, bottom: Any, top: Any) -> None:
-        for y in top if self.copies else ():
-            y.data[...] = bottom[0].data
+        for k in self.copied:
+            top[k].data[...] = bottom[0].data
 
     def backward(self, top: Any, propagate_down: Any, bottom: Any) -> None:
         if not propagate_down[0]:
