@@ -1,23 +1,27 @@
-"""How do parameters stand in a .caffemodel? Its layers and values as arrays, and back.
+"""How do parameters stand in a .caffemodel? Found in the file, copied from there, and written.
 
-Values are read and written as bytes, by the small schema of proto/caffe_weights.proto: no Python
-number is made of any. Only files whose floats are not packed take the long way, over the full one.
+No value is held twice: it goes from the file into its parameter, and from there into the file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import RawIOBase
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from . import prototxt
-from .blob import Blob, describe
-from .errors import ModelError, WeightsError
+from . import prototxt, wire
+from .blob import INT_MAX, Blob
+from .errors import MissingFileError, WeightsError
 from .load_report import Copy, Found, check_number, mismatch
-from .proto import caffe_pb2, caffe_weights_pb2
+from .proto import caffe_pb2
 from .replacement import replacing
+from .stored_blob import StoredBlob
+from .wire import BYTES, Record, Wire, WireError
 
 if TYPE_CHECKING:
     from .layer import Layer
@@ -25,185 +29,185 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 
-_RAW = {"DOUBLE": "<f8", "FLOAT": "<f4", "FLOAT16": "<f2"}  # raw_data_type -> how values lie there
-_VALUE_FIELDS = {5, 6, 8, 9}  # data, diff, double_data, double_diff
+_LAYER, _V1_LAYER = 100, 2  # fields of NetParameter
+_BLOBS = 7  # of LayerParameter
+_SHAPE, _DATA, _DIFF = 7, 5, 6  # of BlobProto
+# Generation -> the fields of its layer message that hold name, blobs, and a layer of an older one.
+_FIELDS = {2: (1, 7, None), 1: (4, 6, 1), 0: (1, 50, None)}
+
+LayerBlobs = tuple[str, list[StoredBlob]]
 
 
-def find(net: Net, path: PathLike) -> Found:
-    """What the .caffemodel has for the net's layers; nothing is copied yet.
+@contextmanager
+def find(net: Net, path: PathLike, permissive: bool = False) -> Iterator[Found]:
+    """What the .caffemodel has for the net's layers; inside, its values can be copied.
 
-    Of all generations; a layer's target is the first of its name. Raises MissingFileError and
-    WeightsError.
+    Of all generations; a layer's target is the first of its name. Where `permissive`, a blob fits
+    another of equal count. Raises MissingFileError and WeightsError.
     """
-    found = Found()
-    for name, protos in layers_of(path):
-        target = net.first_layer(name)
-        if target is None:
-            if protos:
-                found.ignored.append(name)
+    with _opened(path) as file:
+        found = Found()
+        for name, blobs in layers_of(file, os.fspath(path)):
+            target = net.first_layer(name)
+            if target is None:
+                if blobs:
+                    found.ignored.append(name)
+                continue
+            check_number(name, len(blobs), len(target.blobs))
+            for k, (stored, blob) in enumerate(zip(blobs, target.blobs, strict=True)):
+                if not stored.fits(blob, permissive):
+                    text = mismatch(name, k, stored.shape, blob.shape)
+                    raise WeightsError(f"{text} (file {os.fspath(path)})")
+                diffs = stored.diffs.write if stored.diffs else None
+                found.copies.append(Copy(blob, stored.values.write, diffs))
+            if blobs:
+                found.layers.append(target)
+        yield found
+
+
+@contextmanager
+def _opened(path: PathLike) -> Iterator[RawIOBase]:
+    try:
+        with Path(path).open("rb", buffering=0) as file:
+            yield file
+    except FileNotFoundError:
+        raise MissingFileError(f"Could not open file {os.fspath(path)} (file not found)") from None
+    except OSError as error:
+        raise WeightsError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+    except WireError as error:  # the file has changed since its records were found
+        raise WeightsError(f"cannot read {os.fspath(path)}: {error}") from error
+
+
+def layers_of(file: RawIOBase, path: str) -> list[LayerBlobs]:
+    """The (name, blobs) of each layer of a serialized NetParameter. Raises WeightsError."""
+    whole = Wire(file)
+    layers: dict[int, list[LayerBlobs]] = {2: [], 1: []}
+    try:
+        for record in whole.records(0, whole.size):
+            if record.wire_type == BYTES and record.field in (_LAYER, _V1_LAYER):
+                generation = 2 if record.field == _LAYER else 1
+                layers[generation].append(_layer(whole, record, generation, path))
+    except WireError as error:
+        raise _not_parsed(file, path, "it is damaged or cut short", error) from error
+    if layers[2] and layers[1]:
+        raise WeightsError(
+            f"both `layer` and `layers` are there: {len(layers[2])} and {len(layers[1])}"
+            f" (file {path})"
+        )
+    if not (layers[2] or layers[1]):
+        _check_is_net(file, path)
+    return layers[2] or layers[1]
+
+
+def _layer(whole: Wire, record: Record, generation: int, path: str) -> LayerBlobs:
+    """Name and blobs of the layer that a record holds, of the message of that generation."""
+    name_field, blobs_field, older = _FIELDS[generation]
+    name, blobs = "", []
+    for part in whole.records(record.start, record.end):
+        if part.wire_type != BYTES:
             continue
-        check_number(name, len(protos), len(target.blobs))
-        for k, (proto, blob) in enumerate(zip(protos, target.blobs, strict=True)):
-            found.copies.append(_copy(proto, blob, name, k, os.fspath(path)))
-        if protos:
-            found.layers.append(target)
-    return found
+        if part.field == older:
+            return _layer(whole, part, 0, path)
+        if part.field == name_field:
+            name = whole.content(part).decode("utf-8", "replace")
+        elif part.field == blobs_field:
+            blobs.append(part)
+    found = []
+    for k, blob in enumerate(blobs):
+        try:
+            found.append(StoredBlob(whole, blob.start, blob.end))
+        except WeightsError as error:
+            raise WeightsError(f"layer {name!r}, param {k}: {error} (file {path})") from error
+    return name, found
 
 
-def _copy(proto: Any, blob: Blob, layer: str, index: int, path: str) -> Copy:
-    try:
-        values, diffs = values_of(proto), diffs_of(proto)
-    except WeightsError as error:
-        raise WeightsError(f"layer {layer!r}, param {index}: {error} (file {path})") from error
-    if not same_shape(proto, values.shape, blob.shape):
-        raise WeightsError(f"{mismatch(layer, index, values.shape, blob.shape)} (file {path})")
-    return Copy(blob, values, diffs)
+def _check_is_net(file: RawIOBase, path: str) -> None:
+    """WeightsError for what has no layer and does not look like a message either."""
+    file.seek(0)
+    if not file.read(1):
+        raise WeightsError(f"failed to parse NetParameter file {path}: it is empty")
+    text = "it holds no layers"
+    error = _not_parsed(file, path, text, None)
+    if text not in str(error):
+        raise error
 
 
-def layers_of(path: PathLike) -> Iterator[tuple[str, Any]]:
-    """The (name, blobs) of each layer in a .caffemodel, blobs as messages of the small schema."""
-    try:
-        data = prototxt.read_file(path)
-        spec = prototxt.parse_binary(data, caffe_weights_pb2.NetParameter, os.fspath(path))
-        if not data:
-            raise WeightsError(f"failed to parse NetParameter file {os.fspath(path)}: it is empty")
-        if not all(_is_packed(blob) for layer in _layers(spec) for blob in layer.blobs):
-            full = prototxt.parse_binary(data, caffe_pb2.NetParameter, os.fspath(path))
-            spec = caffe_weights_pb2.NetParameter.FromString(full.SerializeToString())
-    except ModelError as error:
-        raise WeightsError(str(error)) from error
-    if spec.layer and spec.layers:
-        raise WeightsError(
-            f"both `layer` and `layers` are there: {len(spec.layer)} and {len(spec.layers)}"
-            f" (file {os.fspath(path)})"
-        )
-    return ((layer.name, layer.blobs) for layer in _layers(spec))
+def _not_parsed(file: RawIOBase, path: str, why: str, cause: WireError | None) -> WeightsError:
+    """With what the file looks like, where that is known, in the place of `why`."""
+    file.seek(0)
+    content = prototxt.describe_content(file.read(4096))
+    if not content.startswith("binary"):
+        why = f"it looks like {content}"
+    elif cause is not None:
+        why = f"{why} ({cause})"
+    return WeightsError(f"failed to parse NetParameter file {path}: {why}")
 
 
-def _layers(spec: Any) -> Iterator[Any]:
-    """The layers of a file, whichever generation they are of; each has a name and blobs."""
-    yield from spec.layer
-    for entry in spec.layers:
-        yield entry.layer if entry.HasField("layer") else entry
+# ---- writing -----------------------------------------------------------------------------------
 
 
-def _is_packed(blob: Any) -> bool:
-    """False where values are single records, which the small schema does not know."""
-    from google.protobuf.unknown_fields import UnknownFieldSet
+class _Values(NamedTuple):
+    """A blob's values or gradient, as they will stand in the file."""
 
-    unknown: Any = UnknownFieldSet(blob)
-    return not any(field.field_number in _VALUE_FIELDS for field in unknown)
+    blob: Blob
+    diff: bool
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return 4 * self.blob.count
+
+    def content(self) -> memoryview:
+        array = self.blob.diff if self.diff else self.blob.data
+        return np.ascontiguousarray(array, "<f4").reshape(-1).data
 
 
-def save(net: Net, path: PathLike) -> None:
-    """Write a .caffemodel as Caffe does: every layer's message with its blobs, no diffs.
+def save(net: Net, path: PathLike, diffs: bool = False) -> None:
+    """Write a .caffemodel as Caffe does: every layer's message with its blobs.
 
-    The file appears whole or not at all.
+    The file appears whole or not at all. With `diffs` it holds gradients, too. Raises WeightsError
+    where it would be larger than Caffe and protobuf can read, which is 2 GB.
     """
+    parts: list[bytes | _Values] = [caffe_pb2.NetParameter(name=net.name).SerializeToString()]
+    for layer in net.layers:
+        parts += _nested(_LAYER, _layer_parts(layer, diffs))
+    size = _size(parts)
+    if size > INT_MAX:
+        raise WeightsError(
+            f"{os.fspath(path)} would have {size} bytes, and a .caffemodel of more than {INT_MAX}"
+            " cannot be read by Caffe: use save_hdf5"
+        )
     with replacing(path) as temporary, temporary.open("wb") as file:
-        # Serialized messages in a row are one message: only one layer at a time is copied.
-        file.write(caffe_pb2.NetParameter(name=net.name).SerializeToString())
-        for layer in net.layers:
-            file.write(_with_blobs(layer))
+        for part in parts:
+            file.write(part.content() if isinstance(part, _Values) else part)
 
 
-def _with_blobs(layer: Layer) -> bytes:
-    """A serialized NetParameter of that layer alone."""
-    spec = caffe_pb2.NetParameter()
-    entry = spec.layer.add()
-    entry.CopyFrom(layer.spec)
-    del entry.blobs[:]
-    for blob in layer.blobs:
-        entry.blobs.add().MergeFromString(_serialized(blob))
-    content: bytes = spec.SerializeToString()
-    return content
+def _layer_parts(layer: Layer, diffs: bool) -> list[bytes | _Values]:
+    """A LayerParameter with its blobs, fields in the order of their numbers as protobuf has it."""
+    before, after = caffe_pb2.LayerParameter(), caffe_pb2.LayerParameter()
+    before.CopyFrom(layer.spec)
+    after.CopyFrom(layer.spec)
+    for field, _ in layer.spec.ListFields():
+        for message, leaves in ((before, field.number >= _BLOBS), (after, field.number <= _BLOBS)):
+            if leaves:
+                message.ClearField(field.name)
+    blobs = [part for blob in layer.blobs for part in _nested(_BLOBS, _blob_parts(blob, diffs))]
+    return [before.SerializeToString(), *blobs, after.SerializeToString()]
 
 
-def _serialized(blob: Blob) -> bytes:
-    proto = caffe_weights_pb2.BlobProto(data=[np.asarray(blob.data, dtype="<f4").tobytes()])
-    proto.shape.dim.extend(blob.shape)
-    serialized: bytes = proto.SerializeToString()
-    return serialized
+def _blob_parts(blob: Blob, diffs: bool) -> list[bytes | _Values]:
+    values = [(_DATA, _Values(blob, False)), *([(_DIFF, _Values(blob, True))] if diffs else [])]
+    parts = [part for field, content in values if blob.count for part in _nested(field, [content])]
+    return parts + _nested(_SHAPE, [caffe_pb2.BlobShape(dim=blob.shape).SerializeToString()])
 
 
-# ---- one blob ----------------------------------------------------------------------------------
+def _nested(field: int, content: list[bytes | _Values]) -> list[bytes | _Values]:
+    return [wire.header(field, _size(content)), *content]
 
 
-def values_of(proto: Any) -> np.ndarray:
-    """The values of a BlobProto, in its shape (the legacy four dimensions where it has those).
-
-    `proto` is of either schema. float64 where it has double_data or raw_data of that type, else
-    float32; half precision, as forks store it, becomes float32. The array may be read-only. Raises
-    WeightsError where their number is not the shape's: "6 vs. 5 data values".
-    """
-    values = _stored(proto, "data")
-    if values is None:
-        values = np.zeros(0, np.float32)
-    return _shaped(proto, values, "data")
+def _size(parts: list[bytes | _Values]) -> int:
+    return sum(_length(part) for part in parts)
 
 
-def diffs_of(proto: Any) -> np.ndarray | None:
-    """The gradients that a BlobProto carries, as `values_of` gives values; None without any."""
-    diffs = _stored(proto, "diff")
-    return None if diffs is None else _shaped(proto, diffs, "diff")
-
-
-def _stored(proto: Any, what: str) -> np.ndarray | None:
-    """The array that is there, flat; Caffe's order of precedence, then the forks' raw bytes."""
-    if not isinstance(proto, caffe_weights_pb2.BlobProto):
-        proto = caffe_weights_pb2.BlobProto.FromString(proto.SerializeToString())
-    for field, dtype in ((f"double_{what}", "<f8"), (what, "<f4")):
-        if content := b"".join(getattr(proto, field)):
-            return _array(content, dtype, what)
-    if content := b"".join(getattr(proto, f"raw_{what}")[-1:]):
-        number = getattr(proto, f"raw_{what}_type")
-        name = caffe_weights_pb2.BlobProto.Type.Name(number)
-        if name not in _RAW:
-            raise WeightsError(f"raw_{what} of type {name} cannot be read (only {', '.join(_RAW)})")
-        values = _array(content, _RAW[name], what)
-        return values.astype(np.float32) if name == "FLOAT16" else values
-    return None
-
-
-def _array(content: bytes, dtype: str, what: str) -> np.ndarray:
-    size = np.dtype(dtype).itemsize
-    if len(content) % size:
-        raise WeightsError(f"{len(content)} bytes of {what} are no whole number of {size} bytes")
-    return np.frombuffer(content, dtype)
-
-
-def _shaped(proto: Any, values: np.ndarray, what: str) -> np.ndarray:
-    shape = _shape_of(proto, values.size)
-    count = _count(shape)
-    if values.size != count:
-        raise WeightsError(
-            f"blob of shape `{describe(shape)}` carries {values.size} values:"
-            f" {count} vs. {values.size} {what} values"
-        )
-    return values.reshape(shape)
-
-
-def _count(shape: Iterable[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
-def _shape_of(proto: Any, count: int) -> tuple[int, ...]:
-    if _is_legacy(proto):
-        return (proto.num, proto.channels, proto.height, proto.width)
-    if proto.HasField("shape"):
-        return tuple(proto.shape.dim)
-    return (count,) if count != 1 else ()
-
-
-def _is_legacy(proto: Any) -> bool:
-    return any(proto.HasField(f) for f in ("num", "channels", "height", "width"))
-
-
-def same_shape(proto: Any, source: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Equal shapes; a legacy 4-D shape may have leading ones that the target has not."""
-    if _is_legacy(proto) and len(target) <= 4:
-        target = (1,) * (4 - len(target)) + target
-    return source == target
+def _length(part: bytes | _Values) -> int:
+    return part.size if isinstance(part, _Values) else len(part)

@@ -15,7 +15,7 @@ from .blob import Blob, BlobVec, View, describe
 from .errors import ModelError, WeightsError, did_you_mean
 from .ops.base import Array, Ops
 from .proto import caffe_pb2
-from .weights import same_shape, values_of
+from .stored_blob import from_message
 
 Arity = int | tuple[int, int | None]
 """How many blobs a layer takes or makes: a number, or (at least, at most or None)."""
@@ -52,8 +52,14 @@ class Layer:
     param_field: ClassVar[str | None] = None
     """The LayerParameter field of `param`, where it is not the one of message <Type>Parameter."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    abstract: ClassVar[bool] = False
+    """A base of layers, none itself? Said by `class Base(Layer, abstract=True)`."""
+
+    def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls.abstract = abstract
+        if abstract:
+            return
         known = Layer.registry.get(cls.__name__)
         if cls.__name__.startswith("_") or (known and _is_built_in(known) and known is not cls):
             return  # a built-in is never replaced; the class stays reachable by type "Python"
@@ -140,8 +146,8 @@ class Layer:
                     f" `{describe(shape)}`"
                 )
 
-    def fill_params(self, shared: Sequence[bool]) -> None:
-        """Give the parameters their first values, save those that belong to another layer.
+    def fill_params(self, skip: Sequence[bool]) -> None:
+        """Give the parameters their first values, once; `skip` those that have values already.
 
         Raises WeightsError where the model's own `blobs` are not as many as the parameters, or of
         other shapes.
@@ -153,21 +159,23 @@ class Layer:
                 f" the layer has {len(self._fillers)}"
             )
         for k, (blob, source) in enumerate(self._fillers):
-            if not shared[k]:
+            if not skip[k]:
                 self._fill(blob, k, source)
+            elif isinstance(source, caffe_pb2.FillerParameter):
+                filler.check(source)
         self._fillers.clear()
 
     def _fill(self, blob: Blob, index: int, source: Any) -> None:
         if isinstance(source, caffe_pb2.FillerParameter):
             filler.fill(source, blob.data, device.rng(_HOST))
             return
-        values = values_of(source)
-        if not same_shape(source, values.shape, blob.shape):
+        stored = from_message(source)
+        if not stored.fits(blob):
             raise WeightsError(
                 f"param {index}; shape mismatch. The model carries"
-                f" `{describe(values.shape)}`; the layer has `{describe(blob.shape)}`"
+                f" `{describe(stored.shape)}`; the layer has `{describe(blob.shape)}`"
             )
-        blob.data[...] = values.reshape(blob.shape)
+        stored.values.write(blob.data)
 
     # ---- backends ------------------------------------------------------------------------------
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from .blob import Blob, describe
 from .errors import WeightsError
+from .ops.base import Ops
 
 if TYPE_CHECKING:
     from .layer import Layer
@@ -18,18 +21,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("pycaffe_lite")
 
 
+_HOST = Ops()
+
+Writer = Callable[[np.ndarray], None]
+"""Fills a host array of a blob's shape from the file."""
+
+
 class Copy(NamedTuple):
-    """Values, and gradients where the file has them, for one parameter; in its count."""
+    """What writes a parameter's values, and its gradients where the file has them."""
 
     blob: Blob
-    values: np.ndarray
-    diffs: np.ndarray | None = None
+    values: Writer
+    diffs: Writer | None = None
 
     def make(self) -> None:
         """Write them into the blob."""
-        self.blob.data[...] = self.values.reshape(self.blob.shape)
+        self.values(self.blob.array(_HOST, read=False))
         if self.diffs is not None:
-            self.blob.diff[...] = self.diffs.reshape(self.blob.shape)
+            self.diffs(self.blob.array(_HOST, diff=True, read=False))
 
 
 @dataclass
@@ -91,11 +100,13 @@ def _has_values(layer: Layer, found: Found) -> bool:
 def finish(net: Net, found: Found, path: str, strict: bool) -> None:
     """Copy, and set the net's report; one line of log, a warning where layers are left.
 
-    Raises WeightsError, with nothing copied, where `strict` and layers are ignored or left.
+    In a new net the other parameters get their fillers' values. Raises WeightsError, with nothing
+    copied, where `strict` and layers are ignored or left.
     """
     result = report(net, found, path)
     if strict and not result.complete:
         raise WeightsError(f"strict loading: {result}")
+    net.fill_params(but=[copy.blob for copy in found.copies])
     for copy in found.copies:
         copy.make()
     net.load_report = result
@@ -116,8 +127,14 @@ def mismatch(name: str, index: int, source: tuple[int, ...], target: tuple[int, 
     return (
         f"cannot copy param {index} weights from layer {name!r}; shape mismatch. Source param"
         f" shape is `{describe(source)}`; target param shape is `{describe(target)}`. To learn this"
-        " layer's parameters from scratch, rename the layer"
+        f" layer's parameters from scratch, rename the layer{by_count(source, target)}"
     )
+
+
+def by_count(source: tuple[int, ...], target: tuple[int, ...]) -> str:
+    """A hint, where only the counts of two shapes are equal."""
+    same = prod(source) == prod(target)
+    return "; copy_from(..., permissive=True) loads what has the same count" if same else ""
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -83,6 +83,7 @@ class Net:
         self._build(spec)
         if weights is not None:
             self.copy_from(weights, strict)
+        self.fill_params()
 
     # ---- building ------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ class Net:
         return spec
 
     def _build(self, spec: Any) -> None:
-        """Wire the layers, refuse what needs too much memory, then give parameters their values."""
+        """Wire the layers, and refuse what needs too much memory. Nothing is allocated yet."""
         self.spec, self.name, self.phase = spec, str(spec.name), int(spec.state.phase)
         self._wiring = Wiring(spec, self._locate)
         self.layers, self._steps = self._wiring.layers, self._wiring.steps
@@ -109,15 +110,24 @@ class Net:
         self._parameters = self._wiring.parameters
         self._hooks: dict[str, list[Hook]] = {}
         self._checked_shapes: list[tuple[int, ...]] | None = None
-        self._checked_diffs = False
+        self._checked_diffs = self._is_filled = False
         self.load_report: LoadReport | None = None
         self._check_memory()
-        self._fill_params()
 
-    def _fill_params(self) -> None:
+    def fill_params(self, but: Iterable[Blob] = ()) -> None:
+        """Give parameters the values of their fillers, once, `but` these.
+
+        A net does it when it is built: for all that its weights file does not bring.
+        """
+        if self._is_filled:
+            return
+        self._is_filled = True
+        known = {id(blob.storages[0]) for blob in but}
         for step, shared in zip(self._steps, self._wiring.shared, strict=True):
+            layer = step.layer
+            others = [id(blob.storages[0]) in known for blob in layer.blobs]
             try:
-                step.layer.fill_params(shared)
+                layer.fill_params([a or b for a, b in zip(shared, others, strict=False)])
             except ModelError as error:
                 raise step.located(error) from error
 
@@ -437,13 +447,14 @@ class Net:
             for parameter in self._parameters.learnable:
                 parameter.blob.array(ops, diff=True, read=False)[...] = 0
 
-    def copy_from(self, path: PathLike, strict: bool = False) -> None:
+    def copy_from(self, path: PathLike, strict: bool = False, permissive: bool = False) -> None:
         """Load parameters by layer name from a .caffemodel or .caffemodel.h5; see weights.load.
 
         `load_report` then says which layers were loaded, ignored or left as they were; with
-        `strict`, any of the last two is a WeightsError.
+        `strict`, any of the last two is a WeightsError. With `permissive`, shapes may differ where
+        counts are equal, say (1, 16, 1, 1) and (16).
         """
-        weights.load(self, path, strict)
+        weights.load(self, path, strict, permissive)
 
     def save(self, path: PathLike) -> None:
         """Write the parameters as a .caffemodel."""
@@ -453,9 +464,9 @@ class Net:
         """Write the parameters as a .caffemodel.h5."""
         weights.save_hdf5(self, path)
 
-    def load_hdf5(self, path: PathLike, strict: bool = False) -> None:
-        """Load parameters by layer name from a .caffemodel.h5; `strict` as in `copy_from`."""
-        weights.load_hdf5(self, path, strict)
+    def load_hdf5(self, path: PathLike, strict: bool = False, permissive: bool = False) -> None:
+        """Load parameters by layer name from a .caffemodel.h5; options as in `copy_from`."""
+        weights.load_hdf5(self, path, strict, permissive)
 
     def share_with(self, other: Net) -> None:
         """From now on use the parameter values of `other`'s layers of the same names."""

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from . import caffemodel, weights_hdf5
 from .blob import Blob
-from .caffemodel import same_shape, values_of
 from .errors import MissingFileError, WeightsError
-from .load_report import check_number, finish, mismatch
+from .load_report import Found, check_number, finish, mismatch, report
 
 if TYPE_CHECKING:
     from .net import Net
 
-__all__ = ["load", "load_hdf5", "same_shape", "save_binary", "save_hdf5", "share", "values_of"]
+__all__ = ["load", "load_hdf5", "save_binary", "save_hdf5", "share"]
 
 PathLike = str | os.PathLike[str]
 
@@ -25,13 +24,14 @@ save_binary = caffemodel.save
 save_hdf5 = weights_hdf5.save
 
 
-def load(net: Net, path: PathLike, strict: bool = False) -> None:
+def load(net: Net, path: PathLike, strict: bool = False, permissive: bool = False) -> None:
     """Copy the parameters of the file's layers into the net's layers of the same names.
 
     Binary NetParameter or HDF5, told apart by content. Layers that only one side has are left
     alone, or with `strict` an error; `net.load_report` lists them. Gradients in a binary file are
-    copied too. Raises MissingFileError, and WeightsError where the file is damaged or something
-    else, or blobs differ in number or shape; the net is then unchanged.
+    copied too. With `permissive`, a blob fits one of another shape and the same count. Raises
+    MissingFileError, and WeightsError where the file is damaged or something else, or blobs differ
+    in number or shape; the net is then unchanged.
     """
     try:
         with Path(path).open("rb") as file:
@@ -41,31 +41,37 @@ def load(net: Net, path: PathLike, strict: bool = False) -> None:
     except OSError as error:
         raise WeightsError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
     if is_hdf5:
-        load_hdf5(net, path, strict)
-    else:
-        finish(net, caffemodel.find(net, path), os.fspath(path), strict)
+        load_hdf5(net, path, strict, permissive)
+        return
+    with caffemodel.find(net, path, permissive) as found:
+        finish(net, found, os.fspath(path), strict)
 
 
-def load_hdf5(net: Net, path: PathLike, strict: bool = False) -> None:
+def load_hdf5(net: Net, path: PathLike, strict: bool = False, permissive: bool = False) -> None:
     """Copy from a .caffemodel.h5: dataset /data/<layer>/<index> for each parameter; see `load`."""
-    finish(net, weights_hdf5.find(net, path), os.fspath(path), strict)
+    with weights_hdf5.find(net, path, permissive) as found:
+        finish(net, found, os.fspath(path), strict)
 
 
 def share(net: Net, other: Net) -> None:
     """Let the net's parameters be those of `other`'s layers of the same names, values only.
 
-    Layers that only one of them has are left alone. Raises WeightsError where blobs differ in
-    number or shape; the net is then unchanged.
+    Layers that only one of them has are left alone; `net.load_report` lists them. Raises
+    WeightsError where blobs differ in number or shape; the net is then unchanged.
     """
-    pairs: list[tuple[Blob, Blob]] = []
+    found, pairs = Found(), list[tuple[Blob, Blob]]()
     for source in other.layers:
         target = net.first_layer(source.name)
         if target is None:
+            found.ignored += [source.name] if source.blobs else []
             continue
         check_number(source.name, len(source.blobs), len(target.blobs))
         for k, (theirs, ours) in enumerate(zip(source.blobs, target.blobs, strict=True)):
             if theirs.shape != ours.shape:
                 raise WeightsError(mismatch(source.name, k, theirs.shape, ours.shape))
             pairs.append((ours, theirs))
+        if source.blobs:
+            found.layers.append(target)
+    net.load_report = report(net, found, f"shared with net {other.name!r}")
     for ours, theirs in pairs:
         ours.share_data(theirs)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from .blob import Blob, describe
 from .errors import MissingFileError, WeightsError
-from .load_report import Copy, Found
+from .load_report import Copy, Found, by_count
 from .replacement import replacing
 
 if TYPE_CHECKING:
@@ -32,12 +33,13 @@ _NAME = "name"
 _FOLLOWING = "following"  # how many layers of the same name come later in the net
 
 
-def find(net: Net, path: PathLike) -> Found:
-    """What the file has for the net's layers; nothing is copied yet.
+@contextmanager
+def find(net: Net, path: PathLike, permissive: bool = False) -> Iterator[Found]:
+    """What the file has for the net's layers; inside, its values can be copied.
 
-    Where several layers have one name, what stands in /data is the last one's, as in Caffe. A
-    dataset may be missing only for a parameter shared from another layer. Raises MissingFileError
-    and WeightsError.
+    Where `permissive`, a blob fits another of equal count. Where several layers have one name, what
+    stands in /data is the last one's, as in Caffe. A dataset may be missing only for a parameter
+    shared from another layer. Raises MissingFileError and WeightsError.
     """
     if not Path(path).exists():
         raise MissingFileError(f"Could not open file {os.fspath(path)} (file not found)")
@@ -52,12 +54,12 @@ def find(net: Net, path: PathLike) -> Found:
         for layer, following in _with_following(net.layers):
             group = groups.pop((layer.name, following), None)
             if group is not None and layer.blobs:
-                found.copies.extend(_copies(net, layer, group, path))
+                found.copies.extend(_copies(net, layer, group, path, permissive))
                 found.layers.append(layer)
             elif group is not None and _parameters(group):
                 raise WeightsError(_wrong_number(layer, len(_parameters(group)), path))
         found.ignored = [name for (name, _), group in groups.items() if _parameters(group)]
-    return found
+        yield found
 
 
 def _groups(file: Any) -> dict[tuple[str, int], Any]:
@@ -74,13 +76,15 @@ def _groups(file: Any) -> dict[tuple[str, int], Any]:
     return groups
 
 
-def _copies(net: Net, layer: Layer, group: Any, path: PathLike) -> Iterator[Copy]:
+def _copies(net: Net, layer: Layer, group: Any, path: PathLike, permissive: bool) -> Iterator[Copy]:
     datasets = _parameters(group)
     if len(datasets) > len(layer.blobs):
         raise WeightsError(_wrong_number(layer, len(datasets), path))
     for k, blob in enumerate(layer.blobs):
         if str(k) in datasets:
-            yield Copy(blob, _values(datasets[str(k)], blob, layer.name, k))
+            dataset = datasets[str(k)]
+            _check(dataset, blob, f"layer {layer.name!r}, param {k}", permissive)
+            yield Copy(blob, partial(_read, dataset))
         elif net.owns_param(layer, k):
             raise WeightsError(
                 f"incompatible number of blobs for layer {layer.name}: no dataset {k} of"
@@ -88,15 +92,21 @@ def _copies(net: Net, layer: Layer, group: Any, path: PathLike) -> Iterator[Copy
             )
 
 
-def _values(dataset: Any, blob: Blob, layer: str, index: int) -> Any:
-    if dataset.shape != blob.shape:
+def _check(dataset: Any, blob: Blob, where: str, permissive: bool) -> None:
+    shape = dataset.shape or ()
+    if shape != blob.shape and not (permissive and dataset.size == blob.count):
         raise WeightsError(
-            f"cannot load blob from hdf5; shape mismatch. Layer {layer!r}, param {index}: file"
-            f" `{describe(dataset.shape or ())}`, net `{describe(blob.shape)}`"
+            f"cannot load blob from hdf5; shape mismatch. {where.capitalize()}: file"
+            f" `{describe(shape)}`, net `{describe(blob.shape)}`{by_count(shape, blob.shape)}"
         )
     if not np.issubdtype(dataset.dtype, np.number):
-        raise WeightsError(f"layer {layer!r}, param {index}: {dataset.dtype} values, no numbers")
-    return dataset[()]
+        raise WeightsError(f"{where}: {dataset.dtype} values, no numbers")
+
+
+def _read(dataset: Any, out: np.ndarray) -> None:
+    """The dataset's values into a host array of its count."""
+    if dataset.size:
+        dataset.read_direct(out.reshape(dataset.shape))
 
 
 def _parameters(group: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 import pycaffe_lite
-from pycaffe_lite.proto import caffe_pb2, caffe_weights_pb2
+from pycaffe_lite.proto import caffe_pb2
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPILED = Path(pycaffe_lite.__file__).parent / "proto"
@@ -181,50 +181,6 @@ def test_wire_format():
     assert net.SerializeToString() == data
 
 
-@pytest.mark.parametrize("values", [[0.5, 1e-30, -3], []])
-def test_weights_view(values):
-    net = caffe_pb2.NetParameter(name="n")
-    for blob in (
-        net.layer.add(name="a", type="Scale").blobs.add(num=2),
-        net.layers.add(name="b", type=4).blobs.add(channels=3),
-        net.layers.add(layer={"name": "c", "type": "conv"}).layer.blobs.add(width=4),
-    ):
-        blob.data.extend(values)
-        blob.double_diff.extend(values)
-        blob.shape.dim.extend([len(values), 1])
-    view = caffe_weights_pb2.NetParameter.FromString(net.SerializeToString())
-    assert view.name == "n"
-    assert (view.layer[0].name, view.layer[0].type) == ("a", "Scale")
-    assert (view.layers[0].name, view.layers[0].type) == ("b", 4)
-    assert (view.layers[1].layer.name, view.layers[1].layer.type) == ("c", "conv")
-    blobs = view.layer[0].blobs[0], view.layers[0].blobs[0], view.layers[1].layer.blobs[0]
-    assert [blob.num for blob in blobs] == [2, 0, 0]
-    assert [blob.channels for blob in blobs] == [0, 3, 0]
-    assert [blob.width for blob in blobs] == [0, 0, 4]
-    for blob in blobs:
-        assert list(blob.shape.dim) == [len(values), 1]
-        np.testing.assert_array_equal(
-            np.frombuffer(b"".join(blob.data), "<f4"), np.array(values, np.float32)
-        )
-        np.testing.assert_array_equal(np.frombuffer(b"".join(blob.double_diff), "<f8"), values)
-
-
-def test_weights_view_of_half_precision():
-    half = np.array([1, 0.5], np.float16)
-    blob = caffe_pb2.BlobProto(raw_data_type=caffe_pb2.BlobProto.FLOAT16, raw_data=half.tobytes())
-    view = caffe_weights_pb2.BlobProto.FromString(blob.SerializeToString())
-    assert view.raw_data_type == caffe_weights_pb2.BlobProto.FLOAT16
-    assert list(view.raw_data) == [half.tobytes()]
-
-
-def test_weights_view_keeps_floats_that_are_not_packed_apart():
-    unpacked = b"".join(b"\x2d" + np.float32(v).tobytes() for v in (1, 2))
-    view = caffe_weights_pb2.BlobProto.FromString(unpacked)
-    assert not view.data
-    assert view.SerializeToString() == unpacked  # still there, as unknown fields
-    assert list(caffe_pb2.BlobProto.FromString(unpacked).data) == [1, 2]
-
-
 FOREIGN = """
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 def foreign():
@@ -250,7 +206,7 @@ def test_a_second_caffe_proto_in_the_process(first):
 def test_importing_loads_no_protobuf():
     loaded = run(
         "import sys\n"
-        "from pycaffe_lite.proto import caffe_pb2, caffe_weights_pb2\n"
+        "from pycaffe_lite.proto import caffe_pb2\n"
         "import pycaffe_lite.prototxt\n"
         "phases = caffe_pb2.TRAIN, caffe_pb2.TEST\n"
         "print(*sys.modules)"

@@ -10,7 +10,7 @@ from ..blob import Blob, canonical_axis
 from ..errors import ModelError
 from ..ops.base import Array
 from ..proto import caffe_pb2
-from ..weights import values_of
+from ..stored_blob import from_message
 from .loss import (
     _Loss,
     _NormalizedLoss,
@@ -194,7 +194,7 @@ class InfogainLoss(_SoftmaxLoss):
     def _read(self, source: str) -> Any:
         if not source:
             raise ModelError("infogain matrix source must be specified, or given as third bottom")
-        return values_of(prototxt.read_binary(source, caffe_pb2.BlobProto))
+        return from_message(prototxt.read_binary(source, caffe_pb2.BlobProto)).array()
 
 
 class MultinomialLogisticLoss(_Loss):
