@@ -2,8 +2,8 @@
 
 protobuf would bring a weights file into memory twice before the first value is copied. Here a few
 bytes of each record are read, and values go from the file straight into their arrays. The format is
-protobuf's encoding: records of (field << 3 | wire type) and a number, 8 or 4 bytes, or a length and that
-many bytes.
+protobuf's encoding: records of a tag (field << 3 | wire type) and a number, or 8 or 4 bytes, or a
+length and that many bytes.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def header(field: int, size: int) -> bytes:
 
 
 def _tag(field: int, wire_type: int) -> bytes:
-    return _number(field << 3 | wire type)
+    return _number(field << 3 | wire_type)
 
 
 def _number(value: int) -> bytes:
