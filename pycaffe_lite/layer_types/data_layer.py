@@ -1,0 +1,53 @@
+"""Layers whose tops come from somewhere outside, batch after batch, read ahead by a thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..layer import Layer
+from ..prefetch import Prefetcher, Source
+
+
+class PrefetchingData(Layer, abstract=True):
+    """Base of the layers that read their data: a type says only where its batches come from.
+
+    As many batches as `data_param { prefetch }` (4) are read ahead, from the first forward on. All
+    random choices come from a generator of the layer's own, seeded from `rng` at setup, so that
+    after set_random_seed they repeat, whatever is read ahead. What goes wrong while a batch is read
+    is raised by the forward that would have given it, and by every one after it.
+    """
+
+    bottoms = 0
+    tops = (1, 2)
+    host_only = True
+
+    def make_source(self, top: Any, seed: int) -> Source:
+        """The source of the batches, one array a top; it holds neither the layer nor its blobs."""
+        raise NotImplementedError(f"{type(self).__name__} defines no make_source")
+
+    def setup(self, bottom: Any, top: Any) -> None:
+        source = self.make_source(top, int(self.rng.integers(2**63)))
+        self._shapes = source.shapes()
+        self._prefetcher = Prefetcher(source, self.spec.data_param.prefetch)
+
+    def reshape(self, bottom: Any, top: Any) -> None:
+        for y, shape in zip(top, self._shapes, strict=True):
+            y.reshape(shape)
+
+    def forward(self, bottom: Any, top: Any) -> None:
+        batch = self._prefetcher.take()
+        self._shapes = [array.shape for array in batch]
+        self.reshape(bottom, top)
+        for y, array in zip(top, batch, strict=True):
+            y.data[...] = array
+
+    def data_state(self) -> dict[str, Any]:
+        """Where the next forward stands in the data, in values that JSON can hold."""
+        return self._prefetcher.state()
+
+    def restore_data_state(self, state: dict[str, Any]) -> None:
+        """Go on as the layer did whose `data_state()` this is: the same batches follow.
+
+        Raises ModelError where the data has changed so that there is no such place in it.
+        """
+        self._prefetcher.restore(state)
