@@ -1,95 +1,139 @@
-"""How long does loading a large .caffemodel take, against reading its bytes, and how much memory?
+"""How long does loading VGG-16's weights (528 MiB) take, against OpenCV, and in how much memory?
 
-    python benchmarks/load_weights.py [--mib 500] [--runs 5]
+    python benchmarks/load_weights.py [--runs 7] [--dir FOLDER]
 
-Writes a net of inner products of that size into a temporary folder, then times in turn: reading
-the file's bytes; loading it into the net; loading it by the full schema, with np.array of every
-repeated float; saving the net. What the full schema costs depends on protobuf: 4.25 makes a Python
-float of each value, 7.36 lets NumPy copy them.
+Needs OpenCV 4, which reads Caffe's files: pip install 'opencv-python-headless<5'.
+Writes VGG-16 with random weights into a temporary folder. Then each run times in turn, all from the
+prototxt on: `Net(prototxt, TEST, weights=...)` here; OpenCV's readNetFromCaffe; reading the file's
+bytes; saving the net. The peak memory of one load is that of a process of its own, less what the
+process had before.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import google.protobuf
 import numpy as np
 
 from pycaffe_lite import TEST, Net
-from pycaffe_lite.proto import caffe_pb2
 
-LAYERS, WIDTH = 8, 4096
 MIB = 1 << 20
+
+PEAK = """
+import re, sys
+from pathlib import Path
+import numpy, pycaffe_lite
+def peak():  # getrusage would give the peak of the process that started this one, where larger
+    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+prototxt, weights = sys.argv[1:]
+import pycaffe_lite.proto.caffe_pb2, google.protobuf.text_format
+before = peak()
+net = pycaffe_lite.Net(prototxt, pycaffe_lite.TEST, weights=weights)
+print(before, peak())
+"""
+
+
+def vgg16() -> str:
+    """The prototxt of VGG-16 without fillers, 138,357,544 parameters."""
+    text = "name: 'vgg16' input: 'data' input_shape { dim: [1, 3, 224, 224] }\n"
+    bottom = "data"
+    for block, (count, outputs) in enumerate([(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)], 1):
+        for k in range(1, count + 1):
+            name = f"conv{block}_{k}"
+            text += (
+                f"layer {{ name: '{name}' type: 'Convolution' bottom: '{bottom}' top: '{name}'"
+                f" convolution_param {{ num_output: {outputs} kernel_size: 3 pad: 1 }} }}\n"
+                f"layer {{ name: 'relu{name}' type: 'ReLU' bottom: '{name}' top: '{name}' }}\n"
+            )
+            bottom = name
+        text += (
+            f"layer {{ name: 'pool{block}' type: 'Pooling' bottom: '{bottom}' top: 'pool{block}'"
+            " pooling_param { pool: MAX kernel_size: 2 stride: 2 } }\n"
+        )
+        bottom = f"pool{block}"
+    for k, outputs in ((6, 4096), (7, 4096), (8, 1000)):
+        text += (
+            f"layer {{ name: 'fc{k}' type: 'InnerProduct' bottom: '{bottom}' top: 'fc{k}'"
+            f" inner_product_param {{ num_output: {outputs} }} }}\n"
+        )
+        bottom = f"fc{k}"
+    return text
 
 
 def seconds(work: Callable[[], Any]) -> float:
     start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    result = work()
+    elapsed = time.perf_counter() - start
+    del result  # what was loaded is let go outside the measured time
+    return elapsed
 
 
-def model(mib: int) -> str:
-    """LAYERS inner products of WIDTH inputs, whose parameters are `mib` MiB together."""
-    outputs = mib * MIB // (4 * LAYERS * WIDTH)
-    layers = [
-        f"layer {{ name: 'ip{k}' type: 'InnerProduct' bottom: 'x' top: 'y{k}'"
-        f" inner_product_param {{ num_output: {outputs} bias_term: false }} }}"
-        for k in range(LAYERS)
-    ]
-    return f"input: 'x' input_shape {{ dim: [1, {WIDTH}] }} " + " ".join(layers)
+def opencv() -> Any:
+    try:
+        import cv2
+    except ImportError:
+        cv2 = None
+    if cv2 is None or not hasattr(cv2.dnn, "readNetFromCaffe"):
+        raise SystemExit("OpenCV 4 is needed: pip install 'opencv-python-headless<5'")
+    return cv2
 
 
-def load_by_full_schema(net: Net, path: Path) -> None:
-    """What `net.copy_from` does, without the small schema and without any checks."""
-    spec = caffe_pb2.NetParameter.FromString(path.read_bytes())
-    for layer in spec.layer:
-        for target, source in zip(net.params.get(layer.name, ()), layer.blobs, strict=False):
-            target.data[...] = np.array(source.data, np.float32).reshape(target.shape)
+def peak_mib(prototxt: Path, weights: Path) -> tuple[float, float]:
+    """Peak memory of a process before and after it has loaded the weights; Linux only."""
+    command = [sys.executable, "-c", PEAK, str(prototxt), str(weights)]
+    before, after = subprocess.run(
+        command, check=True, capture_output=True, text=True
+    ).stdout.split()
+    return float(before), float(after)
 
 
-def peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def quartiles(ratios: np.ndarray) -> str:
+    low, middle, high = np.percentile(ratios, [25, 50, 75])
+    return f"{middle:.2f}, quartiles {low:.2f}-{high:.2f} of {len(ratios)} runs"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mib", type=int, default=500)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--dir", help="where the file goes; the system's temporary folder")
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--dir", help="where the files go; the system's temporary folder")
     args = parser.parse_args()
+    cv2 = opencv()
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-        prototxt, path = Path(folder, "net.prototxt"), Path(folder, "net.caffemodel")
-        prototxt.write_text(model(args.mib))
+        prototxt, path = Path(folder, "vgg16.prototxt"), Path(folder, "vgg16.caffemodel")
+        prototxt.write_text(vgg16())
         net = Net(prototxt, TEST)
+        draw = np.random.default_rng(1701)
         for blobs in net.params.values():
-            blobs[0].data[...] = 0.5
-        first = seconds(lambda: net.save(path))
-        size, before = path.stat().st_size / MIB, peak_mib()
-        works = [
+            for blob in blobs:
+                draw.standard_normal(dtype=np.float32, out=blob.data)
+        net.save(path)
+        size = path.stat().st_size / MIB
+        works: list[Callable[[], Any]] = [
+            lambda: Net(prototxt, TEST, weights=path),
+            lambda: cv2.dnn.readNetFromCaffe(str(prototxt), str(path)),
             path.read_bytes,
-            lambda: net.copy_from(path),
-            lambda: load_by_full_schema(net, path),
             lambda: net.save(path),
         ]
-        rows = np.array([[seconds(work) for work in works] for _ in range(args.runs)])
-    read, load, _, save = np.median(rows, axis=0)
-    print(f"protobuf {google.protobuf.__version__}; file of {size:.0f} MiB")
+        rows = np.array([[seconds(work) for work in works] for _ in range(args.runs + 1)])[1:]
+        before, after = peak_mib(prototxt, path)
+    ours, theirs, read, save = np.median(rows, axis=0)
+    print(f"file of {size:.0f} MiB; OpenCV {cv2.__version__}")
     print(
-        f"first save {first:.2f} s, peak memory then {before:.0f} MiB, in the end {peak_mib():.0f}"
+        f"medians: load {ours:.3f} s, OpenCV {theirs:.3f} s, read {read:.3f} s, save {save:.3f} s"
     )
-    print(f"medians: read the bytes {read:.2f} s, load {load:.2f} s, save {save:.2f} s")
-    for name, ratios in (
-        ("load / read", rows[:, 1] / rows[:, 0]),
-        ("by the full schema / load", rows[:, 2] / rows[:, 1]),
-    ):
-        low, middle, high = np.percentile(ratios, [25, 50, 75])
-        print(f"{name} {middle:.2f}, quartiles {low:.2f}-{high:.2f} of {args.runs} runs")
+    print(f"load / OpenCV {quartiles(rows[:, 0] / rows[:, 1])}")
+    print(f"load / reading the bytes {quartiles(rows[:, 0] / rows[:, 2])}")
+    print(
+        f"a load raises a process's peak memory by {after - before:.0f} MiB (from {before:.0f}):"
+        f" {(after - before) / size:.2f} times the file"
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from harness import make_net
 from numpy.testing import assert_array_equal
 from small_nets import CHAIN, INPUT, fill, ip
 
-from pycaffe_lite import TEST, Net, WeightsError
+from pycaffe_lite import TEST, Net, WeightsError, caffemodel
 from pycaffe_lite.proto import caffe_pb2
 
 NET = INPUT + ip("a", "x", "y", 4)
@@ -178,3 +178,55 @@ def test_saved_bytes_are_those_of_the_full_schema(tmp_path):
             proto.shape.dim.extend(blob.shape)
     net.save(tmp_path / "w.caffemodel")
     assert (tmp_path / "w.caffemodel").read_bytes() == spec.SerializeToString()
+
+
+def test_a_file_without_layers(tmp_path):
+    path = tmp_path / "w.caffemodel"
+    net = make_net(NET)
+    path.write_bytes(record(1, b"a name"))  # a message, if a dull one
+    net.copy_from(path)
+    assert net.load_report.left == ("a",)
+    path.write_bytes(b"")
+    with pytest.raises(WeightsError, match="w.caffemodel: it is empty"):
+        net.copy_from(path)
+
+
+def test_blobs_of_another_shape_and_the_same_count(tmp_path):
+    """Batch normalisation's statistics, in some forks (1, C, 1, 1).
+
+    https://github.com/NVIDIA/DIGITS/issues/1331
+    """
+    path = tmp_path / "w.caffemodel"
+    blobs = shape(1, 4, 3) + record(5, floats(W)), shape(1, 4, 1, 1, 1) + record(5, floats(B))
+    path.write_bytes(layer(*blobs))
+    net = make_net(NET)
+    with pytest.raises(WeightsError, match=r"shape mismatch.*`1 4 3 \(12\)`.*permissive=True"):
+        net.copy_from(path)
+    net.copy_from(path, permissive=True)
+    assert_loaded(net)
+
+
+def test_other_counts_are_refused_where_permissive(tmp_path):
+    path = tmp_path / "w.caffemodel"
+    path.write_bytes(layer(shape(3, 3) + record(5, floats(W[:3])), PACKED[1]))
+    with pytest.raises(WeightsError) as error:
+        make_net(NET).copy_from(path, permissive=True)
+    assert "`3 3 (9)`" in str(error.value)
+    assert "permissive" not in str(error.value)
+
+
+def test_gradients_are_saved_on_request(tmp_path):
+    net = fill(make_net("name: 'chain' " + CHAIN))
+    net.params["a"][0].diff[...] = 0.75
+    caffemodel.save(net, tmp_path / "w.caffemodel", diffs=True)
+    spec = caffe_pb2.NetParameter.FromString((tmp_path / "w.caffemodel").read_bytes())
+    (entry,) = [one for one in spec.layer if one.name == "a"]
+    assert set(entry.blobs[0].diff) == {0.75}
+    assert len(entry.blobs[0].diff) == len(entry.blobs[0].data)
+
+
+def test_a_file_that_would_be_too_large_is_not_begun(tmp_path, monkeypatch):
+    monkeypatch.setattr(caffemodel, "INT_MAX", 100)
+    with pytest.raises(WeightsError, match="more than 100 cannot be read by Caffe: use save_hdf5"):
+        fill(make_net("name: 'chain' " + CHAIN)).save(tmp_path / "w.caffemodel")
+    assert not list(tmp_path.iterdir())

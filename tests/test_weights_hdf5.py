@@ -145,3 +145,20 @@ def test_damaged_files_are_weights_errors_or_load(tmp_path):
                 assert_array_equal(got, wanted)
     assert len(said) > 20
     assert [text for text in said if "w.h5" not in text and "ayer" not in text] == []
+
+
+def test_datasets_of_another_shape_and_the_same_count(tmp_path):
+    path = tmp_path / "w.h5"
+    net = fill(make_net(CHAIN))
+    net.save_hdf5(path)
+    values = net.params["a"][1].data.copy()
+    with h5py.File(path, "r+") as file:
+        del file["data/a/1"]
+        file["data/a/1"] = values.reshape(1, -1)
+    other = make_net(CHAIN)
+    with pytest.raises(
+        WeightsError, match="cannot load blob from hdf5; shape mismatch.*permissive"
+    ):
+        other.copy_from(path)
+    other.load_hdf5(path, permissive=True)
+    assert_array_equal(other.params["a"][1].data, values)

@@ -120,3 +120,12 @@ def test_a_long_list_is_cut(stored):
     net.copy_from(stored(CHAIN))
     assert net.load_report.left == tuple(names)
     assert str(net.load_report).endswith("l9 and 3 more")
+
+
+def test_sharing_sets_the_report_too():
+    other = make_net("name: 'other' " + INPUT + ip("a", "x", "y", 4) + ip("more", "y", "z", 5))
+    net = make_net(INPUT + ip("a", "x", "y", 4) + ip("own", "y", "z", 6))
+    net.share_with(other)
+    report = net.load_report
+    assert (report.loaded, report.ignored, report.left) == (("a",), ("more",), ("own",))
+    assert "net 'other'" in str(report)
