@@ -46,12 +46,13 @@ class DataTransformer:
         self._crop: int = param.crop_size
         self._mirror: bool = param.mirror
         self._scale: float = param.scale
-        self._mean: np.ndarray | None = None  # (C or 1, H or 1, W or 1) float32
+        self.mean: np.ndarray | None = None
+        """What is taken off images: (C or 1, H or 1, W or 1) float32."""
         self._mean_file: str = param.mean_file
         if self._mean_file:
-            self._mean = _read_mean(self._mean_file)
+            self.mean = _read_mean(self._mean_file)
         elif len(param.mean_value):
-            self._mean = np.array(param.mean_value, dtype=np.float32)[:, None, None]
+            self.mean = np.array(param.mean_value, dtype=np.float32)[:, None, None]
 
     def output_shape(self, image_shape: tuple[int, ...]) -> tuple[int, ...]:
         """(C, h, w) of what an image (C, H, W) becomes; ModelError where it cannot be done."""
@@ -60,8 +61,8 @@ class DataTransformer:
             raise ModelError(
                 f"crop_size {self._crop} is larger than the image: height {height}, width {width}"
             )
-        if self._mean is not None:
-            self._check_mean(self._mean, image_shape)
+        if self.mean is not None:
+            self._check_mean(self.mean, image_shape)
         return (channels, self._crop or height, self._crop or width)
 
     def _check_mean(self, mean: np.ndarray, image_shape: tuple[int, ...]) -> None:
@@ -85,7 +86,7 @@ class DataTransformer:
         """
         self.output_shape(image.shape)
         flipped = self._mirror and bool(rng.integers(2))
-        mean = self._mean
+        mean = self.mean
         if self._crop:
             window = self._window(image.shape, rng)
             image = image[window]

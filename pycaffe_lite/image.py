@@ -32,15 +32,19 @@ def read_image(
 
 def read_pixels(path: str | os.PathLike[str], color: bool = True) -> np.ndarray:
     """As `read_image`, in OpenCV's own order of axes: (H, W, C), uint8."""
+    return decode_pixels(read_content(path), color, os.fspath(path))
+
+
+def read_content(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of an image file. Raises MissingFileError, and ModelError, as `read_image`."""
     name = os.fspath(path)
     try:
-        content = Path(path).read_bytes()
+        return Path(path).read_bytes()
     except FileNotFoundError:
         raise MissingFileError(f"could not load {name}: no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise ModelError(f"could not load {name}: {reason}") from error
-    return _decoded(content, color, name)
 
 
 def decode_image(content: bytes, color: bool | None = None, what: str = "an image") -> np.ndarray:
@@ -50,7 +54,21 @@ def decode_image(content: bytes, color: bool | None = None, what: str = "an imag
     Raises ModelError, which calls the image `what`, where OpenCV cannot read it or, for None, its
     pixels have other than 8 bits.
     """
-    return _channels_first(_decoded(content, color, what))
+    return _channels_first(decode_pixels(content, color, what))
+
+
+def decode_pixels(content: bytes, color: bool | None = None, what: str = "an image") -> np.ndarray:
+    """As `decode_image`, in OpenCV's own order of axes: (H, W, C), uint8."""
+    cv2 = opencv()
+    flags = {True: cv2.IMREAD_COLOR, False: cv2.IMREAD_GRAYSCALE, None: cv2.IMREAD_UNCHANGED}
+    pixels = None
+    with suppress(cv2.error):  # of no bytes at all, or an image above its limits; else None
+        pixels = cv2.imdecode(np.frombuffer(content, np.uint8), flags[color])
+    if pixels is None:
+        raise ModelError(f"could not load {what}: no image that OpenCV can read")
+    if pixels.dtype != np.uint8:
+        raise ModelError(f"could not load {what}: its pixels are {pixels.dtype}, not 8 bits")
+    return np.atleast_3d(pixels)
 
 
 def encode_image(image: np.ndarray, extension: str) -> bytes:
@@ -94,20 +112,6 @@ def opencv() -> Any:
             "images need OpenCV: pip install 'pycaffe-lite[image]' (opencv-python-headless)"
         ) from error
     return cv2
-
-
-def _decoded(content: bytes, color: bool | None, what: str) -> np.ndarray:
-    """The pixels (H, W, C), uint8."""
-    cv2 = opencv()
-    flags = {True: cv2.IMREAD_COLOR, False: cv2.IMREAD_GRAYSCALE, None: cv2.IMREAD_UNCHANGED}
-    pixels = None
-    with suppress(cv2.error):  # of no bytes at all, or an image above its limits; else None
-        pixels = cv2.imdecode(np.frombuffer(content, np.uint8), flags[color])
-    if pixels is None:
-        raise ModelError(f"could not load {what}: no image that OpenCV can read")
-    if pixels.dtype != np.uint8:
-        raise ModelError(f"could not load {what}: its pixels are {pixels.dtype}, not 8 bits")
-    return np.atleast_3d(pixels)
 
 
 def _channels_first(pixels: np.ndarray) -> np.ndarray:
