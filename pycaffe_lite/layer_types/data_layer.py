@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import ModelError
 from ..layer import Layer
 from ..prefetch import Prefetcher, Source
+from ..process import solver_count, solver_rank
 
 
 class PrefetchingData(Layer, abstract=True):
@@ -51,3 +53,15 @@ class PrefetchingData(Layer, abstract=True):
         Raises ModelError where the data has changed so that there is no such place in it.
         """
         self._prefetcher.restore(state)
+
+
+def share_of_records(phase: int) -> tuple[int, int]:
+    """(rank, count): of the records counted on and on, a net takes those with k % count == rank.
+
+    Those of its solver while training; all of them, (0, 1), in phase TEST. Raises ModelError where
+    the rank is not below the count: no record would ever be its own.
+    """
+    rank, count = (0, 1) if phase == Layer.TEST else (solver_rank(), solver_count())
+    if rank >= count:
+        raise ModelError(f"solver_rank must be below solver_count: {rank} vs. {count}")
+    return rank, count
