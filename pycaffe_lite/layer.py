@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from . import device, filler
 from .blob import Blob, BlobVec, View, describe
 from .errors import ModelError, WeightsError, did_you_mean
+from .fork_fields import fork_of_type
 from .ops.base import Array, Ops
 from .proto import caffe_pb2
 from .stored_blob import from_message
@@ -228,9 +229,9 @@ def _param_fields() -> dict[str, str]:
 
 
 def _unknown_type(name: str, known: list[str]) -> str:
-    return (
-        f"unknown layer type: {name}{did_you_mean(name, known)} (known types: {', '.join(known)})"
-    )
+    fork = fork_of_type(name)
+    hint = f", which is of the fork {fork}" if fork else did_you_mean(name, known)
+    return f"unknown layer type: {name}{hint} (known types: {', '.join(known)})"
 
 
 def check_arity(kind: str, arity: Arity, count: int, type_name: str) -> None:

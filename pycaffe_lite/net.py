@@ -47,7 +47,9 @@ class Net:
     `network_file` is the path of a prototxt (or a NetParameter message), `phase` TRAIN or TEST;
     `level` (0) and `stages` choose layers by their include and exclude rules; `weights` is the path
     of a .caffemodel or .caffemodel.h5; with `strict` it must hold all of the net's layers that have
-    parameters and no others. The old order `Net(prototxt, weights, phase)` works too.
+    parameters and no others. With `unknown_fields` "warn" a field of the prototxt that no schema
+    here has is left out and logged as a warning; else it is an error. The old order
+    `Net(prototxt, weights, phase)` works too.
 
     Raises MissingFileError for a file that is not there, ModelError for what is wrong in it,
     WeightsError for weights that do not fit. Results are live views: the next forward overwrites
@@ -62,6 +64,7 @@ class Net:
         stages: Iterable[str] | None = None,
         weights: PathLike | None = None,
         strict: bool = False,
+        unknown_fields: str = "error",
     ) -> None:
         if isinstance(phase, str | os.PathLike):
             if level is None:
@@ -76,7 +79,8 @@ class Net:
             raise ModelError(f"phase must be TRAIN ({TRAIN}) or TEST ({TEST}), not {phase!r}")
         if weights is not None and not Path(weights).exists():
             raise MissingFileError(f"Could not open file {os.fspath(weights)} (file not found)")
-        spec = self._read(network_file)
+        prototxt.check_unknown_fields(unknown_fields)
+        spec = self._read(network_file, unknown_fields)
         spec = self._located(graph.upgrade, spec)
         spec = self._located(graph.select_layers, spec, phase, level or 0, stages or ())
         spec = self._located(graph.insert_splits, spec)
@@ -87,13 +91,13 @@ class Net:
 
     # ---- building ------------------------------------------------------------------------------
 
-    def _read(self, source: PathLike | Any) -> Any:
+    def _read(self, source: PathLike | Any, unknown_fields: str) -> Any:
         # Errors find lines in the text of now: the file may change or go while the net lives. Steps
         # get the function without the net, so that a net dropped is gone at once.
         self._locate: Callable[[str | None], str] = partial(_locate, "", "")
         if isinstance(source, caffe_pb2.NetParameter):
             return source
-        spec = prototxt.read_net(source)
+        spec = prototxt.read_net(source, unknown_fields)
         text = prototxt.read_file(source).decode("utf-8", "surrogateescape")
         self._locate = partial(_locate, os.fspath(source), text)
         return spec

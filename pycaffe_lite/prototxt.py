@@ -19,6 +19,7 @@ M = TypeVar("M", bound="Message")
 AnyPath = str | os.PathLike[str]
 
 __all__ = [
+    "check_unknown_fields",
     "describe_content",
     "layer_lines",
     "parse_binary",
@@ -34,18 +35,18 @@ __all__ = [
 ]
 
 
-def read_net(path: AnyPath) -> Any:
+def read_net(path: AnyPath, unknown_fields: str = "error") -> Any:
     """The NetParameter in a text file, not upgraded. Raises as read_text."""
-    return read_text(path, caffe_pb2.NetParameter)
+    return read_text(path, caffe_pb2.NetParameter, unknown_fields)
 
 
-def parse_net(text: str, name: str = "<string>") -> Any:
+def parse_net(text: str, name: str = "<string>", unknown_fields: str = "error") -> Any:
     """The NetParameter in a text, not upgraded. Raises as parse_text."""
-    return parse_text(text, caffe_pb2.NetParameter, name)
+    return parse_text(text, caffe_pb2.NetParameter, name, unknown_fields)
 
 
-def read_text(path: AnyPath, message_class: type[M]) -> M:
-    """The message in a text file.
+def read_text(path: AnyPath, message_class: type[M], unknown_fields: str = "error") -> M:
+    """The message in a text file; `unknown_fields` as in parse_text.
 
     Raises MissingFileError where there is no such file and ModelError where it cannot be read, is
     something else, or does not parse.
@@ -54,22 +55,34 @@ def read_text(path: AnyPath, message_class: type[M]) -> M:
     if b"\0" in data[:4096]:  # spares decoding a large weights file
         raise _not_parsed(message_class, name, describe_content(data))
     try:
-        return parse_text(data.decode("utf-8", "surrogateescape"), message_class, name)
+        return parse_text(
+            data.decode("utf-8", "surrogateescape"), message_class, name, unknown_fields
+        )
     except ModelError as error:
         if describe_content(data) == _TEXT:
             raise
         raise _not_parsed(message_class, name, describe_content(data)) from error
 
 
-def parse_text(text: str, message_class: type[M], name: str = "<string>") -> M:
+def parse_text(
+    text: str, message_class: type[M], name: str = "<string>", unknown_fields: str = "error"
+) -> M:
     """The message in a text; `name` stands for the file in errors.
 
     Bytes that are not UTF-8 may stand in comments as surrogate escapes. Raises ModelError with
-    line, column, layer and source line.
+    line, column, layer and source line. A field that the schema does not have is such an error,
+    too; with `unknown_fields` "warn" it is left out and logged as a warning. All else is checked.
     """
     from .prototxt_errors import parse
 
-    return parse(text, message_class, name)
+    check_unknown_fields(unknown_fields)
+    return parse(text, message_class, name, warn_of_unknown=unknown_fields == "warn")
+
+
+def check_unknown_fields(choice: str) -> None:
+    """Raises ModelError for what is no way to treat unknown fields."""
+    if choice not in ("error", "warn"):
+        raise ModelError(f"unknown_fields must be 'error' or 'warn', not {choice!r}")
 
 
 def read_binary(path: AnyPath, message_class: type[M]) -> M:

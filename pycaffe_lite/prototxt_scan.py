@@ -32,7 +32,7 @@ class Block:
     """One `layer { }` or `layers { }`, at any depth."""
 
     field: str
-    start: int  # offset of the field's name
+    start: int  # offset of the field's name; of the brace from the second element of a list on
     top_level: bool
     end: int = -1  # offset after the closing brace; the text's end where it is missing
     name: str = ""
@@ -74,15 +74,18 @@ def scan(text: str) -> Scan:
     """Goes through a normalized text. Raises nothing."""
     found = Scan()
     stack: list[_Open] = []
-    key, key_start, previous = "", 0, ""
-    for kind, token, offset in _tokens(text):
+    key, previous = "", ""
+    key_start: int | None = 0
+    for kind, token, offset in tokens(text):
         if found.problem is None:
             found.problem = _token_problem(kind, token, offset, text)
         if kind == "open":
-            stack.append(_Open(key, key_start, _new_block(found, stack, key, key_start)))
+            start = offset if key_start is None else key_start
+            stack.append(_Open(key, start, _new_block(found, stack, key, start)))
         elif kind == "close":
             if stack:
-                key, key_start = _close(stack, offset + 1)  # `layer: [{..}, {..}]` goes on with key
+                key = _close(stack, offset + 1)
+                key_start = None  # `layer: [{..}, {..}]` goes on with the key
             elif found.overclosed is None:
                 found.overclosed = offset
         elif kind == "word" and previous != ":":
@@ -109,7 +112,8 @@ def layer_lines(text: str) -> dict[str, list[int]]:
     return lines
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
+def tokens(text: str) -> Iterator[tuple[str, str, int]]:
+    """Kind, text and offset of each token of a normalized text; kinds are the groups of _TOKEN."""
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup
         if kind and kind != "skip":
@@ -124,7 +128,7 @@ def _new_block(found: Scan, stack: list[_Open], key: str, start: int) -> Block |
     return block
 
 
-def _close(stack: list[_Open], end: int) -> tuple[str, int]:
+def _close(stack: list[_Open], end: int) -> str:
     opened = stack.pop()
     if opened.block:
         opened.block.end = end
@@ -132,7 +136,7 @@ def _close(stack: list[_Open], end: int) -> tuple[str, int]:
         if outer:  # the first generation: layers { layer { name: "conv1" } bottom: "data" }
             outer.name = outer.name or opened.block.name
             outer.type = outer.type or opened.block.type
-    return opened.field, opened.start
+    return opened.field
 
 
 def _note_value(block: Block, key: str, token: str, *, joined: bool) -> None:
