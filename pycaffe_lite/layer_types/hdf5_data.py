@@ -14,6 +14,7 @@ from ..blob import describe
 from ..errors import MissingFileError, ModelError
 from ..layer import Layer
 from ..replacement import replacing
+from .data_layer import share_of_records
 
 
 class HDF5Data(Layer):
@@ -23,9 +24,10 @@ class HDF5Data(Layer):
     names are relative to the working directory. Datasets hold integers or floats and have as many
     rows (axis 0) as the others of their file; a top is (batch_size, *axes of a row). Rows come in
     order, file after file, then from the first file again; a batch may span files. With `shuffle`
-    the order of the files is drawn anew at each round and that of a file's rows whenever it begins,
-    by the generator that set_random_seed restarts (Caffe's seed does not reach its shuffling). A
-    file is read whole, one at a time, and a single one only once.
+    the order of the files is drawn anew at each round and that of a file's rows whenever it begins;
+    set_random_seed makes them repeat (Caffe's seed does not reach its shuffling). A file is read
+    whole, one at a time, and a single one only once. Where several solvers train together
+    (`set_solver_count`), a net in phase TRAIN takes every so many-th row only, its own.
     """
 
     bottoms = 0
@@ -38,6 +40,9 @@ class HDF5Data(Layer):
         if self.param.batch_size < 1:
             raise ModelError(f"batch_size must be positive, got {self.param.batch_size}")
         self._dtype = top[0].dtype
+        self._rank, self._count = share_of_records(self.phase)
+        self._offset = 0  # rows passed, modulo the count
+        self._generator = self.ops.rng(int(self.rng.integers(2**63)))
         self._files = _listed(self.param.source)
         self._shapes: list[tuple[int, ...]] = []  # of a row of each top
         self._file = -1
@@ -52,26 +57,68 @@ class HDF5Data(Layer):
     def forward(self, bottom: Any, top: Any) -> None:
         done, batch = 0, self.param.batch_size
         while done < batch:
-            count = min(batch - done, len(self._data[0]) - self._row)
-            rows = slice(self._row, self._row + count)
+            length = len(self._data[0])
+            start = self._row + (self._rank - self._offset) % self._count
+            stop = min(start + (batch - done - 1) * self._count + 1, length)
+            rows = slice(start, stop, self._count)
+            count = len(range(start, stop, self._count))
             for y, data in zip(top, self._data, strict=True):
                 picked = data[rows] if self._order is None else data[self._order[rows]]
                 y.data[done : done + count] = picked
             done += count
-            self._row += count
-            if self._row == len(self._data[0]):
-                self._next_file()
+            self._pass_rows((stop if done == batch else length) - self._row)
+
+    def _pass_rows(self, count: int) -> None:
+        self._row += count
+        self._offset = (self._offset + count) % self._count
+        if self._row == len(self._data[0]):
+            self._next_file()
 
     def _next_file(self) -> None:
         """Go to the first row of the next file, in the order drawn."""
         self._file = (self._file + 1) % len(self._files)
         if self._file == 0 and self.param.shuffle:
-            self._files = [self._files[k] for k in self.rng.permutation(len(self._files))]
+            order = self._generator.permutation(len(self._files))
+            self._files = [self._files[k] for k in order]
+        self._begin_file()
+
+    def _begin_file(self) -> None:
         if len(self._files) > 1 or not self._data:
             self._data = self._read(self._files[self._file])
+        self._drawn_from = self._generator.bit_generator.state
         count = len(self._data[0])
-        self._order = self.rng.permutation(count) if self.param.shuffle else None
+        self._order = self._generator.permutation(count) if self.param.shuffle else None
         self._row = 0
+
+    def data_state(self) -> dict[str, Any]:
+        """Where the next forward stands in the data, in values that JSON can hold."""
+        return {
+            "files": list(self._files),
+            "file": self._file,
+            "row": self._row,
+            "offset": self._offset,
+            "generator": self._drawn_from,
+        }
+
+    def restore_data_state(self, state: dict[str, Any]) -> None:
+        """Go on as the layer did whose `data_state()` this is: the same batches follow.
+
+        Raises ModelError where the files are others, or the one it stands in has become shorter.
+        """
+        if sorted(state["files"]) != sorted(self._files):
+            raise ModelError(
+                f"the data's state is of the files {sorted(state['files'])}; {self.param.source}"
+                f" lists {sorted(self._files)}"
+            )
+        self._files, self._file = list(state["files"]), state["file"]
+        self._generator.bit_generator.state = state["generator"]
+        self._begin_file()
+        if state["row"] >= len(self._data[0]):
+            raise ModelError(
+                f"the data's state is at row {state['row']} of {self._files[self._file]}, which"
+                f" has {len(self._data[0])} rows"
+            )
+        self._row, self._offset = state["row"], state["offset"]
 
     def _read(self, path: str) -> list[Any]:
         """Each top's dataset, whole, in the top's precision."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 from harness import make_net
 from numpy.testing import assert_array_equal
 
-from pycaffe_lite import TEST, MissingFileError, ModelError, Net, device, set_random_seed
+import pycaffe_lite
+from pycaffe_lite import TEST, TRAIN, MissingFileError, ModelError, Net, device, set_random_seed
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +154,116 @@ def test_the_seed_restarts_the_order():
     set_random_seed(3)
     assert_array_equal(shuffled(10), first)
     assert not (other == first).all()
+
+
+# ---- several solvers ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def solvers():
+    """Says how many solvers train and which this one is."""
+
+    def say(count, rank):
+        pycaffe_lite.set_solver_count(count)
+        pycaffe_lite.set_solver_rank(rank)
+
+    yield say
+    say(1, 0)
+
+
+@pytest.mark.parametrize("rank", range(8))
+def test_each_solver_takes_its_own_rows(rank, solvers):
+    """The case of Caffe's own test."""
+    for k, name in enumerate(("a.h5", "b.h5")):
+        write(name, label=np.arange(1, 11).reshape(10, 1), where=np.arange(10) + 10 * k)
+    listed("a.h5", "b.h5")
+    solvers(8, rank)
+    net = make_net(source(["label", "where"], 5), TRAIN)
+    for t in range(9):
+        out = net.forward()
+        rows = rank + 8 * np.arange(5 * t, 5 * t + 5)
+        assert_array_equal(out["label"][:, 0], rows % 10 + 1)
+        assert_array_equal(out["where"], rows % 20)
+    assert_array_equal(make_net(source(["where"], 5), TEST).forward()["where"], range(5))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7])
+@pytest.mark.parametrize("count", [2, 3, 11])
+def test_own_rows_over_short_files(batch, count, solvers):
+    """Files with fewer rows than there are solvers."""
+    for name, rows in (("a.h5", range(3)), ("b.h5", [3]), ("c.h5", range(4, 9))):
+        write(name, x=np.array(rows))
+    listed("a.h5", "b.h5", "c.h5")
+    for rank in range(count):
+        solvers(count, rank)
+        net = make_net(source(["x"], batch), TRAIN)
+        seen = np.concatenate([net.forward()["x"].copy() for _ in range(4)])
+        assert_array_equal(seen, (rank + count * np.arange(4 * batch)) % 9)
+
+
+def test_a_rank_that_no_row_has(solvers):
+    write("a.h5", x=np.arange(3))
+    listed("a.h5")
+    solvers(2, 2)
+    with pytest.raises(ModelError, match="solver_rank must be below solver_count: 2 vs. 2"):
+        make_net(source(["x"], 1), TRAIN)
+
+
+# ---- going on later -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("files", [1, 4])
+@pytest.mark.parametrize("shuffle", ["false", "true"])
+@pytest.mark.parametrize("before", [0, 1, 3, 8])
+def test_resuming(files, shuffle, before):
+    for k in range(files):
+        write(f"{k}.h5", x=np.arange(5 + k) + 10 * k)
+    listed(*(f"{k}.h5" for k in range(files)))
+    text = source(["x"], 3, f"shuffle: {shuffle}")
+
+    def values(net, count):
+        return [net.forward()["x"].copy() for _ in range(count)]
+
+    net = make_net(text)
+    values(net, before)
+    state = json.loads(json.dumps(net.layer_dict["d"].data_state()))
+    wanted = values(net, 20)
+    other = make_net(text)
+    values(other, 5)
+    for one in (other, net):
+        one.layer_dict["d"].restore_data_state(state)
+        assert_array_equal(values(one, 20), wanted)
+
+
+def test_resuming_among_several_solvers(solvers):
+    write("a.h5", x=np.arange(7))
+    listed("a.h5")
+    solvers(3, 1)
+    net, other = (make_net(source(["x"], 2), TRAIN) for _ in range(2))
+    for _ in range(3):
+        net.forward()
+    other.layer_dict["d"].restore_data_state(net.layer_dict["d"].data_state())
+    for _ in range(5):
+        assert_array_equal(other.forward()["x"].copy(), net.forward()["x"])
+
+
+def test_resuming_with_other_files():
+    write("a.h5", x=np.arange(7))
+    write("b.h5", x=np.arange(5))
+    listed("a.h5")
+    net = make_net(source(["x"], 3))
+    net.forward()
+    net.forward()
+    state = net.layer_dict["d"].data_state()
+    listed("b.h5")
+    other = make_net(source(["x"], 3))
+    with pytest.raises(ModelError, match=r"of the files \['a.h5'\]; list.txt lists \['b.h5'\]"):
+        other.layer_dict["d"].restore_data_state(state)
+    write("a.h5", x=np.arange(6))
+    listed("a.h5")
+    shorter = make_net(source(["x"], 3))
+    with pytest.raises(ModelError, match="at row 6 of a.h5, which has 6 rows"):
+        shorter.layer_dict["d"].restore_data_state(state)
 
 
 # ---- errors -------------------------------------------------------------------------------------
