@@ -128,14 +128,14 @@ class _Reader:
         self._tokens = tokens(text)
         self._size = len(text)
         self.end = 0  # offset after the token before this one
-        self.kind, self.token, self.offset = "end", "", 0
+        self.group, self.token, self.offset = "end", "", 0
         self.next()
         self.end = 0
 
     def next(self) -> None:
         """On to the next token; at the end there is one without characters."""
         self.end = self.offset + len(self.token)
-        self.kind, self.token, self.offset = next(self._tokens, ("end", "", self._size))
+        self.group, self.token, self.offset = next(self._tokens, ("end", "", self._size))
 
     def take(self, token: str) -> bool:
         """Past this token, if it is there."""
@@ -156,12 +156,12 @@ class _Reader:
     def name(self) -> str:
         """Past a field's name, `word` or `[an.extension]`; empty where there is none."""
         name = self.token
-        if self.kind == "word":
+        if self.group == "word":
             self.next()
             return name
         if not self.take("["):
             return ""
-        while self.token and self.token not in ("]", "\n") and (self.kind == "word" or self._dot()):
+        while self.token and self.token not in ("]", "\n") and (self.group == "word" or self._dot()):
             name += self.token
             self.next()
         return f"{name}]" if self.take("]") else ""
@@ -210,13 +210,13 @@ class _Reader:
             self._scalar(name)
 
     def _scalar(self, name: str) -> None:
-        if self.kind == "string":
-            while self.kind == "string":  # adjacent ones are one
+        if self.group == "string":
+            while self.group == "string":  # adjacent ones are one
                 self.next()
             return
         if self.token == "-":  # -inf
             self.next()
-        if self.kind not in ("word", "number"):
+        if self.group not in ("word", "number"):
             raise self._malformed(name, "expected a value")
         self.next()
 
