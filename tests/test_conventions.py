@@ -109,6 +109,7 @@ UNCHECKED = {
     "Input": "it computes nothing, and every net of check_layer begins with it",
     "Data": "a data source: its values come from a database",
     "HDF5Data": "a data source: its values come from a file",
+    "ImageData": "a data source: its values come from image files",
     "HDF5Output": "it has no top to look at, only a file",
     "MemoryData": "a data source: its values are arrays that check_layer does not hand over",
 }
