@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from . import commands
+from .commands._flags import FlagParser
 from .errors import ModelError
 from .version import __version__
 
@@ -15,7 +16,7 @@ from .version import __version__
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and give its exit status; what is wrong with its input is 1 and one line."""
     parser = _parser()
-    args = parser.parse_args(argv)
+    args = parser.parse_args(_current(sys.argv[1:] if argv is None else argv))
     if args.run is None:
         parser.print_help()
         return 0
@@ -43,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pycaffe-lite {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks of errors")
     parser.set_defaults(run=None)
-    group = parser.add_subparsers(metavar="COMMAND")
+    group = parser.add_subparsers(metavar="COMMAND", parser_class=FlagParser)
     for name, module in commands.find().items():
         line = (module.__doc__ or "").strip().partition("\n")[0]
         command = group.add_parser(name, help=line, description=line)
@@ -54,6 +55,18 @@ def _parser() -> argparse.ArgumentParser:
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     return parser
+
+
+def _current(argv: Sequence[str]) -> list[str]:
+    """The same command line where the command has Caffe's name: `convert_imageset`."""
+    args = list(argv)
+    for k, arg in enumerate(args):
+        if not arg.startswith("-"):
+            name = arg.replace("_", "-")
+            if name in commands.find():
+                args[k] = name
+            break
+    return args
 
 
 def _is_expected(error: Exception) -> bool:
