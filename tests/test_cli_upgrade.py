@@ -157,6 +157,24 @@ def test_wrong_usage_is_1(paths, capsys):
 
 
 @pytest.mark.parametrize(
+    "options",
+    [["--force"], ["-f"], ["--help=3"], ["-v=2"], ["--weights", "w"], ["a", "-x", "b"]],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_an_unknown_option_is_1(options, last, tmp_path, capsys):
+    (tmp_path / "in").write_text(V1)
+    paths = [str(tmp_path / "in"), str(tmp_path / "out")]
+    with pytest.raises(SystemExit) as caught:
+        main(["upgrade", *(paths + options if last else options + paths)])
+    assert caught.value.code == 1
+    printed = capsys.readouterr().err
+    assert "usage: pycaffe-lite upgrade [-h] [-v] IN OUT" in printed
+    assert "pycaffe-lite upgrade: error: unknown flag: " in printed
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("source", "message"),
     [
         ("name: 'n' laye { }", "in:1:11: NetParameter has no field 'laye'; did you mean 'layer'"),

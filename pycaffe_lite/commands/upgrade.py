@@ -17,6 +17,7 @@ from ..proto import caffe_pb2
 from ..replacement import replacing
 from ..upgrade import needs_upgrade
 from . import show
+from ._flags import FlagParser
 
 _SOLVER_TYPES = {
     "SGD": "SGD",
@@ -28,7 +29,7 @@ _SOLVER_TYPES = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: FlagParser) -> None:
     """The arguments of `pycaffe-lite upgrade`."""
     parser.usage = f"{parser.prog} [-h] [-v] IN OUT"
     # Counted by `run`: argparse would end with 2, which here says that IN does not parse.
@@ -44,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " status 0 only."
     )
     parser.set_defaults(usage=parser.usage)
+    # glog's. With a flag of its own a command ends with 1 for all that are unknown.
+    parser.add_flag("minloglevel", 0, argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
