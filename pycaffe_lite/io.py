@@ -31,6 +31,13 @@ __all__ = [
     "resize_image",
 ]
 
+# How values lie in raw_data, by its raw_data_type.
+_RAW: dict[str, np.dtype[Any]] = {
+    "DOUBLE": np.dtype("<f8"),
+    "FLOAT": np.dtype("<f4"),
+    "FLOAT16": np.dtype("<f2"),
+}
+
 # Red, green, blue of BT.709 with these four digits: what Caffe's image reader made grey with.
 _LUMINANCE = np.array([0.2125, 0.7154, 0.0721])
 
@@ -41,17 +48,36 @@ _LUMINANCE = np.array([0.2125, 0.7154, 0.0721])
 def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
     """The values of a BlobProto, or its gradients: float64, in the message's shape.
 
+    They are its doubles, its floats, or the raw bytes that some forks write instead (of doubles,
+    floats or halves; ModelError for other types).
+
     That is num, channels, height, width where one of these is set (0 for those that are not), else
     `shape`; one value without a shape is 0-d. Raises ModelError where the shape asks for another
     number of values, or several have none.
     """
     name = "diff" if return_diff else "data"
     values = getattr(blob, f"double_{name}", None) or getattr(blob, name)
+    raw: bytes = getattr(blob, f"raw_{name}", b"")  # the original's messages have none
+    if raw and not len(values):
+        values = _from_raw(raw, getattr(blob, f"raw_{name}_type"), name)
     if any(blob.HasField(field) for field in ("num", "channels", "height", "width")):
         shape = (blob.num, blob.channels, blob.height, blob.width)
     else:
         shape = tuple(blob.shape.dim)
     return _reshaped(np.array(values, dtype=np.float64), shape, f"a blob's {name}")
+
+
+def _from_raw(content: bytes, number: int, what: str) -> np.ndarray:
+    kind = caffe_pb2.BlobProto.Type.Name(number)
+    dtype = _RAW.get(kind)
+    if dtype is None:
+        raise ModelError(f"raw_{what} of type {kind} cannot be read (only {', '.join(_RAW)})")
+    if len(content) % dtype.itemsize:
+        raise ModelError(
+            f"a blob's raw_{what}: {len(content)} bytes are no whole number of"
+            f" {dtype.itemsize}-byte values ({kind})"
+        )
+    return np.frombuffer(content, dtype)
 
 
 def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> Any:

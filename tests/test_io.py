@@ -79,6 +79,57 @@ def test_a_blob_of_doubles():
     assert_array_equal(caffe.io.blobproto_to_array(blob, True), [1 / 7, 3])
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("DOUBLE", "<f8"), ("FLOAT", "<f4"), ("FLOAT16", "<f2")]
+)
+@pytest.mark.parametrize("shape", [{"shape": {"dim": [3, 2]}}, {"num": 3, "channels": 2}])
+def test_a_blob_of_raw_bytes(kind, dtype, shape):
+    """As nvidia's fork writes them."""
+    values = np.array([[1 / 3, -2], [0.1, 0], [5, 6e-5]], dtype)
+    if "num" in shape:
+        shape = {**shape, "height": 1, "width": 1}
+    blob = caffe_pb2.BlobProto(
+        raw_data_type=kind,
+        raw_data=values.tobytes(),
+        raw_diff_type=kind,
+        **shape,
+        raw_diff=(-values).tobytes(),
+    )
+    for got, wanted in [
+        (caffe.io.blobproto_to_array(blob), values),
+        (caffe.io.blobproto_to_array(blob, return_diff=True), -values),
+    ]:
+        assert got.dtype == np.float64
+        assert got.flags.writeable
+        assert_array_equal(got.reshape(3, 2), wanted)
+        assert got.shape == ((3, 2, 1, 1) if "num" in shape else (3, 2))
+
+
+def test_raw_bytes_come_after_numbers():
+    blob = caffe_pb2.BlobProto(data=[7], raw_data_type="FLOAT", raw_data=b"\0\0\0\0")
+    assert caffe.io.blobproto_to_array(blob) == 7
+    blob = caffe_pb2.BlobProto(raw_data_type="FLOAT", raw_data=b"\0\0\x80?")
+    assert caffe.io.blobproto_to_array(blob) == 1
+    assert caffe.io.blobproto_to_array(blob).shape == ()
+
+
+@pytest.mark.parametrize(
+    ("blob", "text"),
+    [
+        ({"raw_data_type": "INT", "raw_data": b"1234"}, "raw_data of type INT cannot be read"),
+        (
+            {"raw_data_type": "FLOAT", "raw_data": b"123456"},
+            "6 bytes are no whole number of 4-byte",
+        ),
+        ({"raw_data_type": "FLOAT16", "raw_data": b"1234"}, "2 values, and it has no shape"),
+        ({"raw_data_type": "FLOAT", "raw_data": b"1234", "num": 2}, "1 values, and its shape"),
+    ],
+)
+def test_raw_bytes_that_cannot_be_read(blob, text):
+    with pytest.raises(ModelError, match=text):
+        caffe.io.blobproto_to_array(caffe_pb2.BlobProto(**blob))
+
+
 def test_one_value_needs_no_shape():
     got = caffe.io.blobproto_to_array(caffe_pb2.BlobProto(data=[123]))
     assert got.shape == ()
