@@ -161,13 +161,10 @@ class _Reader:
             return name
         if not self.take("["):
             return ""
-        while self.token and self.token not in ("]", "\n") and (self.group == "word" or self._dot()):
+        while self.group == "word" or self.token in (".", "/"):
             name += self.token
             self.next()
         return f"{name}]" if self.take("]") else ""
-
-    def _dot(self) -> bool:
-        return self.token in (".", "/")
 
     def skip_value(self, name: str) -> None:
         """Past the value of any kind of the field `name`. Raises _MalformedError."""
