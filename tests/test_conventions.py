@@ -110,6 +110,7 @@ UNCHECKED = {
     "Data": "a data source: its values come from a database",
     "HDF5Data": "a data source: its values come from a file",
     "ImageData": "a data source: its values come from image files",
+    "WindowData": "a data source: its values come from image files",
     "HDF5Output": "it has no top to look at, only a file",
     "MemoryData": "a data source: its values are arrays that check_layer does not hand over",
 }
