@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from . import ops as _folder
 from .ops.base import Ops
 
@@ -110,6 +112,38 @@ def set_random_seed(seed: int) -> None:
     with _lock:
         _seed = int(seed)
         _generators.clear()
+
+
+def random_state() -> dict[str, Any]:
+    """Where the random generators stand, for `set_random_state`; JSON can hold it.
+
+    CuPy's generators do not tell; those start anew from the seed.
+    """
+    with _lock:
+        places = {
+            place: generator.bit_generator.state
+            for place, generator in _generators.items()
+            if isinstance(generator, np.random.Generator)
+        }
+        return {"seed": _seed, "places": places}
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Let the random generators go on from where `random_state` found them."""
+    global _seed
+    with _lock:
+        _seed = state["seed"]
+        _generators.clear()
+        for place, known in state["places"].items():
+            generator = np.random.default_rng(0)
+            generator.bit_generator.state = known
+            _generators[place] = generator
+
+
+def block_size(ops: Ops) -> int:
+    """How many elements of long arrays to work on at a time where several passes go over them:
+    what stays in a CPU's cache, all of them elsewhere."""
+    return 1 << 16 if ops.kind == "cpu" else 1 << 62
 
 
 @functools.cache

@@ -10,11 +10,13 @@ from pathlib import Path
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], durable: bool = False) -> Iterator[Path]:
     """A new file to write, which takes the place of `path` when the block ends without error.
 
     Links are followed; a file that was there keeps its mode; a device or pipe is written to, not
-    replaced. Raises OSError that names `path` where its folder cannot be written.
+    replaced. With `durable` the new file is on the disk before the old one is gone, so that a power
+    cut too leaves one of them whole. Raises OSError that names `path` where its folder cannot be
+    written.
     """
     import shutil  # here: the two cost the package's import 4 ms
     import tempfile
@@ -36,12 +38,25 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         if plain:
             temporary.chmod(stat.S_IMODE(known) if known is not None else 0o666 & ~_umask())
+            if durable:
+                _synchronize(temporary)
             temporary.replace(target)
+            if durable and hasattr(os, "O_DIRECTORY"):  # elsewhere folders cannot be opened
+                _synchronize(target.parent)
         else:
             with temporary.open("rb") as source, target.open("wb") as sink:
                 shutil.copyfileobj(source, sink)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _synchronize(path: Path) -> None:
+    """Return when the disk has what was written to the file, or the names in the folder."""
+    handle = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _umask() -> int:

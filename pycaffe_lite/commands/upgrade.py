@@ -15,18 +15,9 @@ from .. import graph, prototxt
 from ..errors import ModelError
 from ..proto import caffe_pb2
 from ..replacement import replacing
-from ..upgrade import needs_upgrade
+from ..upgrade import needs_upgrade, solver
 from . import show
 from ._flags import FlagParser
-
-_SOLVER_TYPES = {
-    "SGD": "SGD",
-    "NESTEROV": "Nesterov",
-    "ADAGRAD": "AdaGrad",
-    "RMSPROP": "RMSProp",
-    "ADADELTA": "AdaDelta",
-    "ADAM": "Adam",
-}
 
 
 def add_arguments(parser: FlagParser) -> None:
@@ -83,41 +74,14 @@ def run(args: argparse.Namespace) -> int:
 def _is_old(spec: Any) -> bool:
     if not isinstance(spec, caffe_pb2.SolverParameter):
         return needs_upgrade(spec)
-    return spec.HasField("solver_type") or any(map(needs_upgrade, _nets(spec)))
-
-
-def _nets(solver: Any) -> list[Any]:
-    """The nets that a SolverParameter carries."""
-    single = [f for f in ("net_param", "train_net_param") if solver.HasField(f)]
-    return [*(getattr(solver, f) for f in single), *solver.test_net_param]
-
-
-def solver_to_current(spec: Any) -> Any:
-    """A SolverParameter in today's form: `type` in the place of `solver_type`, its nets upgraded.
-
-    Gives a new message. Raises ModelError where both are set, and as `graph.upgrade` does.
-    """
-    new = caffe_pb2.SolverParameter()
-    new.CopyFrom(spec)
-    if spec.HasField("solver_type"):
-        old = caffe_pb2.SolverParameter.SolverType.Name(spec.solver_type)
-        if spec.HasField("type"):
-            raise ModelError(
-                f"both type ({spec.type!r}) and solver_type ({old}), its old form, are set;"
-                " specify one"
-            )
-        new.type = _SOLVER_TYPES[old]
-        new.ClearField("solver_type")
-    for net in _nets(new):
-        net.CopyFrom(graph.upgrade(net))
-    return new
+    return spec.HasField("solver_type") or any(map(needs_upgrade, solver.nets_of(spec)))
 
 
 def _upgraded(spec: Any, path: str, text: str) -> Any:
     """The message in today's form; errors begin with file and, where known, line."""
     try:
         if isinstance(spec, caffe_pb2.SolverParameter):
-            return solver_to_current(spec)
+            return solver.to_current(spec)
         return graph.upgrade(spec)
     except ModelError as error:
         lines = prototxt.layer_lines(text).get(error.layer or "", [])
