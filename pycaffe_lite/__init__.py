@@ -29,20 +29,36 @@ from .version import __version__
 if TYPE_CHECKING:
     from . import coord_map, net_spec
     from .net_spec import NetSpec, layers, params, to_proto
+    from .updates import (
+        AdaDeltaSolver,
+        AdaGradSolver,
+        AdamSolver,
+        NesterovSolver,
+        RMSPropSolver,
+        SGDSolver,
+        get_solver,
+    )
 
 __all__ = [
     "TEST",
     "TRAIN",
+    "AdaDeltaSolver",
+    "AdaGradSolver",
+    "AdamSolver",
     "Blob",
     "Layer",
     "MissingFileError",
     "ModelError",
+    "NesterovSolver",
     "Net",
     "NetSpec",
+    "RMSPropSolver",
+    "SGDSolver",
     "Timer",
     "WeightsError",
     "__version__",
     "coord_map",
+    "get_solver",
     "has_nccl",
     "init_log",
     "install_as_caffe",
@@ -66,8 +82,15 @@ __all__ = [
 
 # Names that are imported when they are asked for, and the module that has them.
 _LATER = {
+    "AdaDeltaSolver": "updates",
+    "AdaGradSolver": "updates",
+    "AdamSolver": "updates",
+    "NesterovSolver": "updates",
     "NetSpec": "net_spec",
+    "RMSPropSolver": "updates",
+    "SGDSolver": "updates",
     "coord_map": "coord_map",
+    "get_solver": "updates",
     "io": "io",
     "layers": "net_spec",
     "net_spec": "net_spec",
