@@ -14,6 +14,7 @@ from .errors import MissingFileError, ModelError, WeightsError
 from .layer import Layer
 from .net import TEST, TRAIN, Net
 from .process import (
+    NCCL,
     has_nccl,
     init_log,
     log,
@@ -27,7 +28,9 @@ from .timer import Timer
 from .version import __version__
 
 if TYPE_CHECKING:
-    from . import coord_map, net_spec
+    from . import classifier, coord_map, detector, draw, net_spec
+    from .classifier import Classifier
+    from .detector import Detector
     from .net_spec import NetSpec, layers, params, to_proto
     from .updates import (
         AdaDeltaSolver,
@@ -40,12 +43,15 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "NCCL",
     "TEST",
     "TRAIN",
     "AdaDeltaSolver",
     "AdaGradSolver",
     "AdamSolver",
     "Blob",
+    "Classifier",
+    "Detector",
     "Layer",
     "MissingFileError",
     "ModelError",
@@ -57,7 +63,10 @@ __all__ = [
     "Timer",
     "WeightsError",
     "__version__",
+    "classifier",
     "coord_map",
+    "detector",
+    "draw",
     "get_solver",
     "has_nccl",
     "init_log",
@@ -85,11 +94,16 @@ _LATER = {
     "AdaDeltaSolver": "updates",
     "AdaGradSolver": "updates",
     "AdamSolver": "updates",
+    "Classifier": "classifier",
+    "Detector": "detector",
     "NesterovSolver": "updates",
     "NetSpec": "net_spec",
     "RMSPropSolver": "updates",
     "SGDSolver": "updates",
+    "classifier": "classifier",
     "coord_map": "coord_map",
+    "detector": "detector",
+    "draw": "draw",
     "get_solver": "updates",
     "io": "io",
     "layers": "net_spec",

@@ -10,6 +10,10 @@ _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _handler: logging.Handler | None = None
 _solver_count = 1
 _solver_rank = 0
+_NO_NCCL = (
+    "NCCL is not there: pycaffe_lite trains on one GPU, and has_nccl() is False; run the script for"
+    " one device"
+)
 
 
 # ---- the log -----------------------------------------------------------------------------------
@@ -92,3 +96,18 @@ def set_multiprocess(multiprocess: bool) -> None:
 def has_nccl() -> bool:
     """False: gradients are not exchanged between GPUs."""
     return False
+
+
+class NCCL:
+    """Stands where pycaffe has its exchange of gradients between GPUs: every use is RuntimeError.
+
+    `has_nccl()` tells beforehand.
+    """
+
+    def __init__(self, solver: object, uid: bytes | None = None) -> None:
+        raise RuntimeError(_NO_NCCL)
+
+    @staticmethod
+    def new_uid() -> bytes:
+        """Raises RuntimeError; scripts for several GPUs begin with it."""
+        raise RuntimeError(_NO_NCCL)

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+import cv2
+import numpy as np
 import pytest
 
 import pycaffe_lite
@@ -253,3 +255,100 @@ def test_a_script_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["run"])
     assert "SCRIPT" in capsys.readouterr().err
+
+
+# ---- what pycaffe's own scripts do --------------------------------------------------------------
+
+DEPLOY = """
+input: "data" input_shape { dim: 2 dim: 3 dim: 7 dim: 9 }
+layer { name: "a" type: "InnerProduct" bottom: "data" top: "a" inner_product_param { num_output: 4
+        weight_filler { type: "gaussian" std: 0.1 } } }
+layer { name: "prob" type: "Softmax" bottom: "a" top: "prob" }
+"""
+
+
+@pytest.fixture
+def deploy(tmp_path: Path) -> Path:
+    """A folder with a net, weights of it, two images and a mean."""
+    (tmp_path / "net.prototxt").write_text(DEPLOY)
+    net = pycaffe_lite.Net(tmp_path / "net.prototxt", pycaffe_lite.TEST)
+    net.save(tmp_path / "x.caffemodel")
+    draw = np.random.default_rng(3)
+    for name in ("1.png", "2.png"):
+        cv2.imwrite(str(tmp_path / name), draw.integers(0, 256, (14, 19, 3), dtype=np.uint8))
+    np.save(tmp_path / "mean.npy", draw.random((3, 10, 12)) * 255)
+    return tmp_path
+
+
+def test_a_script_that_classifies(deploy: Path) -> None:
+    code = """
+        import sys
+        import numpy as np
+        import caffe
+
+        caffe.set_mode_cpu()
+        mean = np.load("mean.npy")
+        classifier = caffe.Classifier("net.prototxt", "x.caffemodel", image_dims=[10, 12],
+                mean=mean, input_scale=None, raw_scale=255.0, channel_swap=[2, 1, 0])
+        inputs = [caffe.io.load_image(name) for name in sys.argv[1:]]
+        predictions = classifier.predict(inputs, True)
+        np.save("out.npy", predictions)
+        """
+    fine(run_script(code, "1.png", "2.png", cwd=deploy))
+    predictions = np.load(deploy / "out.npy")
+    assert predictions.shape == (2, 4)
+    np.testing.assert_allclose(predictions.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_a_script_that_detects(deploy: Path) -> None:
+    code = """
+        import numpy as np
+        import caffe
+
+        mean = np.load("mean.npy")
+        if mean.shape[1:] != (1, 1):
+            mean = mean.mean(1).mean(1)
+        detector = caffe.Detector("net.prototxt", "x.caffemodel", mean=mean, input_scale=None,
+                raw_scale=255.0, channel_swap=[2, 1, 0], context_pad=2)
+        windows = np.array([[0, 0, 6, 8], [3, 2, 13, 15]])
+        detections = detector.detect_windows([("1.png", windows), ("2.png", windows[1:])])
+        print([d["filename"] for d in detections])
+        print(np.vstack([d["window"] for d in detections]).tolist())
+        print(np.vstack([d["prediction"] for d in detections]).sum(1).round(4).tolist())
+        """
+    assert fine(run_script(code, cwd=deploy)).splitlines() == [
+        "['1.png', '1.png', '2.png']",
+        "[[0, 0, 6, 8], [3, 2, 13, 15], [3, 2, 13, 15]]",
+        "[1.0, 1.0, 1.0]",
+    ]
+
+
+def test_a_script_that_draws(deploy: Path) -> None:
+    code = """
+        import sys
+        from google.protobuf import text_format
+        import caffe
+        import caffe.draw
+        from caffe.proto import caffe_pb2
+
+        net = caffe_pb2.NetParameter()
+        with open(sys.argv[1]) as file:
+            text_format.Merge(file.read(), net)
+        caffe.draw.draw_net_to_file(net, sys.argv[2], "LR", caffe.TEST, True)
+        """
+    fine(run_script(code, "net.prototxt", "net.dot", cwd=deploy))
+    assert '"a_InnerProduct" -> "a_blob"' in (deploy / "net.dot").read_text()
+
+
+def test_a_script_for_several_gpus(tmp_path: Path) -> None:
+    code = """
+        import caffe
+        for start in (caffe.NCCL.new_uid, lambda: caffe.NCCL(None, b"")):
+            try:
+                start()
+            except RuntimeError as error:
+                print(caffe.has_nccl(), error)
+        """
+    said = fine(run_script(code, cwd=tmp_path)).splitlines()
+    assert len(said) == 2
+    assert all(line.startswith("False NCCL is not there: pycaffe_lite trains on") for line in said)
