@@ -55,7 +55,7 @@ class Database(ABC):
                 f" looked in {Path.cwd()}"
             )
         file = self._file().stat()
-        identity = (self.backend, os.getpid(), file.st_dev, file.st_ino)
+        identity = (self.backend, file.st_dev, file.st_ino)
         with failing(self.path, self.backend, "failed to open"):
             self._shared = _Shared.get(identity, self._open)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,15 +68,14 @@ class _Records(ImageSource):
         self._backend: str = type(param).DB.Name(param.backend)
         self._rank, self._count = share_of_records(layer.phase)
         self._offset = 0
-        self._open(None)
+        self._database = open_database(self._path, self._backend)
+        self._begin()
         for _ in range(int(self.rng.integers(param.rand_skip)) if param.rand_skip else 0):
             self._next()
 
     # ---- the cursor ----------------------------------------------------------------------------
 
-    def _open(self, first: bytes | None) -> None:
-        self._process = os.getpid()
-        self._database = open_database(self._path, self._backend)
+    def _begin(self, first: bytes | None = None) -> None:
         self._records: Iterator[tuple[bytes, bytes]] = self._database.records(first)
         self._next()
 
@@ -110,9 +108,7 @@ class _Records(ImageSource):
 
     def seek(self, position: dict[str, Any]) -> None:
         key = bytes.fromhex(position["key"])
-        if self._process == os.getpid():  # else the files are the parent's
-            self.close()
-        self._open(key)
+        self._begin(key)
         if self._key != key:
             raise ModelError(f"database {self._path} ({self._backend}) has no record {key!r}")
         self._offset = position["offset"]

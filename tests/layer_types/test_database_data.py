@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -409,6 +410,27 @@ def test_errors_of_the_users_between_forwards():
     with pytest.raises(ZeroDivisionError):
         _ = 1 / 0
     assert_array_equal(net.forward()["label"], [2, 3])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_reads_on_by_itself():
+    """In the net that it has, and in a new one of the same database."""
+    write(pixels(7))
+    net = make_net(layer(3, transform="crop_size: 4 mirror: true"), TRAIN)
+    batches(net, 2)
+    layer_ = net.layer_dict["d"]
+    state = layer_.data_state()
+    wanted = batches(net, 4)
+    layer_.restore_data_state(state)
+    batches(net, 1)
+    child = os.fork()
+    if not child:
+        right = not differ(batches(net, 3), wanted[1:])
+        right &= list(make_net(layer(3)).forward()["label"]) == [0, 1, 2]
+        os._exit(0 if right else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert_same(batches(net, 3), wanted[1:])
 
 
 @pytest.mark.parametrize("backend", ["LMDB", "LEVELDB"])
