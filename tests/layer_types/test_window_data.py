@@ -20,7 +20,7 @@ from harness import make_net
 from numpy.testing import assert_allclose, assert_array_equal
 
 from pycaffe_lite import TEST, TRAIN, MissingFileError, ModelError, set_random_seed
-from pycaffe_lite.layer_types.window_data import Framing
+from pycaffe_lite.framing import Framing
 from pycaffe_lite.proto import caffe_pb2
 
 cv2 = pytest.importorskip("cv2")
@@ -113,6 +113,22 @@ def test_windows_of_all_places(crop, pad, mode, mirrored, rng):
         expected, _ = framed(image, (x1, y1, x2, y2), crop, pad, mode, mirrored)
         got = of_the_package(image, (x1, y1, x2, y2), crop, pad, mode, mirrored)
         assert_array_equal(got, expected, f"{(x1, y1, x2, y2)}")
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize(
+    ("crop", "pad", "mode", "box"),
+    [
+        (12, 2, "warp", (0, 0, 0, 4)),
+        (11, 2, "warp", (1, 0, 13, 0)),
+        (11, 2, "warp", (6, 0, 18, 0)),
+        (11, 0, "square", (0, 0, 19, 2)),
+    ],
+)
+def test_border_and_window_are_both_rounded_up(crop, pad, mode, box, mirrored):
+    """The window then is a pixel smaller, for both to fit."""
+    expected, _ = framed(picture(1), box, crop, pad, mode, mirrored)
+    assert_array_equal(of_the_package(picture(1), box, crop, pad, mode, mirrored), expected)
 
 
 @pytest.mark.parametrize(
