@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from .errors import ModelError
 from .fork_fields import fork_of_field, fork_of_type
-from .prototxt_scan import Block, Scan, normalize, scan
+from .prototxt_scan import NOT_UTF8, Block, Scan, normalize, scan
 from .prototxt_unknown import UnknownField, find_unknown
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class _Text:
         block = self.scan.block_at(field.start)
         layer = f"{_layer(block)}: " if block else ""
         what = f"{field.message} has no field '{field.name}'{_of_fork(field.message, field.name)}"
-        return f"{self.name}:{line}: {layer}{what}: it is left out"
+        return _printable(f"{self.name}:{line}: {layer}{what}: it is left out")
 
     def error(self, offset: int | None, what: str, block: Block | None = None) -> ModelError:
         """`failed to parse ... file:line:col: layer 'x' (type 'T'): what`, then the line."""
@@ -99,8 +99,7 @@ class _Text:
             source = _excerpt(self.text[start:].split("\n", 1)[0], offset - start)
         layer = f"{_layer(block)}: " if block else ""
         message = f"failed to parse {self.descriptor.name} file {where}: {layer}{what}{source}"
-        # Bytes that are not UTF-8 cannot be printed.
-        return ModelError(message.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        return ModelError(_printable(message))
 
     def explain(self, error: text_format.ParseError) -> ModelError:
         """The same error, with more of what a reader needs."""
@@ -176,6 +175,10 @@ class _Text:
         return match.group(1) if match else ""
 
 
+def _printable(text: str) -> str:
+    return NOT_UTF8.sub("\ufffd", text)
+
+
 def _excerpt(line: str, column: int) -> str:
     """The source line with a mark below the column, on lines of their own."""
     start = max(0, column - 60)
@@ -189,7 +192,7 @@ def _layer(block: Block) -> str:
 
 
 def _unknown_field(message: Any, name: str) -> str:
-    if name[0].isdigit():
+    if name[0].isdigit() or not name.isascii():
         return f"expected a field's name, found {name}; a list is written [1, 2]"
     what = f"{message.name} has no field '{name}'"
     if name in ("layer", "layers"):

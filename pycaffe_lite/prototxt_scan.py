@@ -22,7 +22,7 @@ _ESCAPE = re.compile(
     r"""\\(?:[abfnrtv\\?'"]|[0-3][0-7]{2}|[0-7]{1,2}(?![0-7])|[xX][0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{4}"""
     r"""|U00(?:0[0-9A-Fa-f]|10)[0-9A-Fa-f]{4})"""
 )
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+NOT_UTF8 = re.compile("[\ud800-\udfff]")  # bytes that could not be decoded stand there as these
 # Python's own parser takes these for numbers; Caffe's does not.
 _ONLY_PYTHON = re.compile(r"\+|-?0[bBoO]|.*_")
 
@@ -167,6 +167,8 @@ def _token_problem(kind: str, token: str, offset: int, text: str) -> tuple[int, 
         return _string_problem(token, offset)
     if kind == "number" and _ONLY_PYTHON.match(token):
         return offset, f"{token} is not a number"
+    if kind == "other" and NOT_UTF8.match(token):
+        return offset, "this is not UTF-8; save the file as UTF-8"
     if kind == "other" and token in "\"'":
         line = text[offset:].split("\n", 1)[0]
         hint = "; a backslash escapes what follows it, write paths with '/'" if "\\" in line else ""
@@ -182,6 +184,6 @@ def _string_problem(token: str, offset: int) -> tuple[int, str] | None:
             bad = token[at : at + 2]
             return offset + at, f"{bad} is no escape sequence; write paths with '/' instead of '\\'"
         at = token.find("\\", escape.end())
-    if not token.isascii() and _NOT_UTF8.search(token):
+    if not token.isascii() and NOT_UTF8.search(token):
         return offset, "the string is not UTF-8; save the file as UTF-8"
     return None

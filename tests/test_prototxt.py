@@ -159,9 +159,18 @@ def test_bytes_that_are_not_utf8(tmp_path):
     assert f"{path}:2:15: " in message
     assert "not UTF-8" in message
     message.encode()
+    path.write_bytes(b"layer { pooling_param { pool: M\xe9X } }")
+    assert f"{path}:1:32: layer without a name: this is not UTF-8" in message_of(read_net, path)
     path.write_bytes(b'name: "\xe4\xb8\xad" nmae: 1 # caf\xe9')
     message = message_of(read_net, path)
     assert f"{path}:1:11: " in message
+    message.encode()
+
+
+@pytest.mark.parametrize("text", ["name: '\ud800'", "name: \ud800", "n\udfffme: 'a'", "\ud800"])
+def test_surrogates_that_stand_for_no_byte(text):
+    message = message_of(parse_net, text)
+    assert "not UTF-8" in message
     message.encode()
 
 
@@ -259,6 +268,7 @@ def test_fields_of_forks(text):
         ("name: 'a\n'", ":1:7: the string has no closing ' on its line"),
         ("[a.b]: 3", "does not have extensions"),
         ("name: 'a' \u00a7", ":1:11: "),
+        ("name: 'a' \u4e2d: 1", ":1:11: expected a field's name, found \u4e2d"),
         ("\0", "failed to parse"),
     ],
 )
