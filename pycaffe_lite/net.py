@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from . import device, graph, memory, prototxt, weights
+from . import debug_info, device, graph, memory, prototxt, weights
 from .batch import Parts, check_names, length, pieces
 from .blob import Blob, BlobVec
 from .errors import MissingFileError, ModelError
@@ -105,6 +105,7 @@ class Net:
     def _build(self, spec: Any) -> None:
         """Wire the layers, and refuse what needs too much memory. Nothing is allocated yet."""
         self.spec, self.name, self.phase = spec, str(spec.name), int(spec.state.phase)
+        self.debug_info = bool(spec.debug_info)
         self._wiring = Wiring(spec, self._locate)
         self.layers, self._steps = self._wiring.layers, self._wiring.steps
         self._layer_names = [layer.name for layer in self.layers]
@@ -232,6 +233,8 @@ class Net:
                 step.forward()
                 if want_loss and any(step.loss_weights):
                     losses.append(step.loss())
+                if self.debug_info:
+                    debug_info.forward(self, i)
                 _call(after, i)
         return losses
 
@@ -252,7 +255,11 @@ class Net:
                 _call(before, i)
                 if self._steps[i].needs_backward:
                     self._steps[i].backward(ops)
+                    if self.debug_info:
+                        debug_info.backward(self, i)
                 _call(after, i)
+            if self.debug_info and start - end == len(self._steps) - 1:
+                debug_info.all_params(self)
 
     def reshape(self) -> None:
         """Give every blob its shape from those of the inputs. Raises ModelError where too large.
