@@ -17,24 +17,29 @@ class FlagParser(argparse.ArgumentParser):
 
     `-x v`, `--x v`, `-x=v`, `--x=v`; a flag that is true or false `-x`, `--x`, `--nox`,
     `--x=false`; all behind a `--` is arguments. What is wrong ends with status 1, as in Caffe's
-    tools. Without flags it is argparse's.
+    tools. Before `use_flags` or `add_flag` it is argparse's.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._flags: dict[str, bool] = {}  # name: is it true or false?
 
-    def add_flag(self, name: str, default: bool | int | float | str, help: str) -> None:
-        """A flag, `args.<name>`, of its default's type; no default is said to be one in `help`."""
+    def use_flags(self) -> None:
+        """Read the command line as gflags does. Scripts' flags for the log are taken, unheard."""
         if not self._flags:
-            for known in ("logtostderr", "alsologtostderr"):  # in many scripts; the log goes there
-                self._add(known, False, argparse.SUPPRESS)
+            for name in ("logtostderr", "alsologtostderr"):  # it goes there anyway
+                self._add(name, False, argparse.SUPPRESS)
+
+    def add_flag(self, name: str, default: bool | int | float | str, help: str) -> None:
+        """A flag, `args.<name>`, of its default's type; `help` should say the default."""
+        self.use_flags()
         self._add(name, default, help)
 
     def _add(self, name: str, default: bool | int | float | str, help: str) -> None:
         self._flags[name] = isinstance(default, bool)
         kind = _boolean if isinstance(default, bool) else type(default)
-        self.add_argument(f"--{name}", type=kind, default=default, metavar="V", help=help)
+        metavar = "" if kind is _boolean else name.rpartition("_")[2].upper()
+        self.add_argument(f"--{name}", type=kind, default=default, metavar=metavar, help=help)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's; called by its parser of all commands."""
