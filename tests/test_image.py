@@ -45,6 +45,19 @@ def test_a_jpeg_is_read_as_imread_reads_it(tmp_path):
         np.testing.assert_array_equal(image.read_image(path, color), expected)
 
 
+def test_a_camera_s_note_on_turning_is_followed_as_imread_does(tmp_path):
+    """Orientation 6, in the Exif block of a JPEG: shown, the picture is turned to the right."""
+    content = bytes(cv2.imencode(".jpg", pixels(9, (16, 24, 3)))[1])
+    entry = bytes.fromhex("4d4d002a00000008 0001 0112000300000001 00060000 00000000")
+    block = b"Exif\0\0" + entry
+    turned = content[:2] + b"\xff\xe1" + (len(block) + 2).to_bytes(2, "big") + block + content[2:]
+    (tmp_path / "a.jpg").write_bytes(turned)
+    read = image.read_image(tmp_path / "a.jpg")
+    assert read.shape == (3, 24, 16)
+    expected = cv2.imread(str(tmp_path / "a.jpg"), cv2.IMREAD_COLOR)
+    np.testing.assert_array_equal(read, expected.transpose(2, 0, 1))
+
+
 @pytest.mark.parametrize("color", [True, False])
 def test_read_image_resizes_to_height_and_width(tmp_path, color):
     path = saved(tmp_path / "a.png", pixels(3))

@@ -152,6 +152,16 @@ def test_transformed():
     assert_array_equal(net.forward()["data"], expected)
 
 
+def test_a_layer_of_the_older_form():
+    """Its crop_size, scale and mirror stand in image_data_param."""
+    images = listed_images(2, (6, 9, 3))
+    net = make_net(
+        "layers { name: 'd' type: IMAGE_DATA top: 'data' top: 'label'"
+        " image_data_param { source: 'list.txt' batch_size: 2 crop_size: 4 scale: 0.5 } }"
+    )
+    assert_array_equal(net.forward()["data"], images[:, :, 1:5, 2:6] * 0.5)
+
+
 # ---- the list -----------------------------------------------------------------------------------
 
 
