@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import Any, ClassVar
 
 from ..errors import ModelError
 from ..layer import Layer
 from ..prefetch import Prefetcher, Source
 from ..process import solver_count, solver_rank
+
+log = logging.getLogger("pycaffe_lite")
 
 
 class PrefetchingData(Layer, abstract=True):
@@ -22,12 +25,21 @@ class PrefetchingData(Layer, abstract=True):
     bottoms = 0
     tops = (1, 2)
     host_only = True
+    moved_fields: ClassVar[tuple[str, ...]] = ("scale", "mean_file", "crop_size", "mirror")
+    """Fields of `param` whose place is transform_param since 2014; where they are they do nothing."""
 
     def make_source(self, top: Any, seed: int) -> Source:
         """The source of the batches, one array a top; it holds neither the layer nor its blobs."""
         raise NotImplementedError(f"{type(self).__name__} defines no make_source")
 
     def setup(self, bottom: Any, top: Any) -> None:
+        for name in self.moved_fields:
+            if self.param.HasField(name):
+                log.warning(
+                    "layer %r (%s): %s belongs into transform_param; where it stands it is not"
+                    " read, as in Caffe",
+                    self.name, self.type, name,
+                )  # fmt: skip
         source = self.make_source(top, int(self.rng.integers(2**63)))
         self._shapes = source.shapes()
         self._prefetcher = Prefetcher(source, self.spec.data_param.prefetch)

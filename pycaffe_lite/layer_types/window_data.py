@@ -30,6 +30,7 @@ class WindowData(PrefetchingData):
     """
 
     tops = (2, 2)
+    moved_fields = ("mean_file", "crop_size", "mirror")
 
     def make_source(self, top: Any, seed: int) -> Source:
         transform = self.spec.transform_param

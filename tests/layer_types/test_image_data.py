@@ -162,6 +162,14 @@ def test_a_layer_of_the_older_form():
     assert_array_equal(net.forward()["data"], images[:, :, 1:5, 2:6] * 0.5)
 
 
+def test_a_warning_where_crop_size_stands_as_in_the_older_form(caplog):
+    images = listed_images(2)
+    with caplog.at_level(logging.WARNING, "pycaffe_lite"):
+        net = make_net(source("crop_size: 4"))
+    assert "layer 'd' (ImageData): crop_size belongs into transform_param" in caplog.text
+    assert_array_equal(net.forward()["data"], images[:1])
+
+
 # ---- the list -----------------------------------------------------------------------------------
 
 

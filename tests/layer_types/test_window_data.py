@@ -311,6 +311,14 @@ def test_scale_of_transform_param_is_not_used(caplog):
     assert "layer 'd' (WindowData) multiplies by scale of window_data_param, 0.25" in caplog.text
 
 
+def test_warnings_of_what_is_not_read_where_it_stands(caplog):
+    with caplog.at_level(logging.WARNING, "pycaffe_lite"):
+        make_net(source("scale: 2"))
+        assert not caplog.records
+        make_net(source("mirror: true"))
+    assert "layer 'd' (WindowData): mirror belongs into transform_param" in caplog.text
+
+
 def test_grey_files_are_read_in_colour():
     assert cv2.imwrite("0.png", picture(0)[:, :, 0])
     only((3, 1.0, 0, 0, 10, 10))
