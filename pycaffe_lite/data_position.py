@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import device
+from .errors import ModelError
 from .net import Net
 
 log = logging.getLogger("pycaffe_lite")
@@ -39,21 +40,26 @@ def capture(nets: list[Net]) -> bytes:
 
 
 def restore(nets: list[Net], content: bytes) -> None:
-    """Go to where `capture` was called; warns of layers that have changed since, which stay."""
+    """Go to where `capture` was called; a warning for each layer or data changed since then."""
     position = json.loads(content)
     if position.get("version") != _VERSION:
         log.warning("the snapshot's data position is of another version: data starts anew")
         return
     for net, states in zip(nets, position["nets"], strict=False):
         for k, name, state in states:
-            layer = net.layers[k] if k < len(net.layers) else None
-            if layer is not None and layer.name == name and hasattr(layer, "restore_data_state"):
-                layer.restore_data_state(state)
-            else:
-                log.warning(
-                    "layer %r of the snapshot is not in net %r: data starts anew", name, net.name
-                )
+            _restore_layer(net, k, name, state)
     device.set_random_state(position["random"])
+
+
+def _restore_layer(net: Net, index: int, name: str, state: dict[str, Any]) -> None:
+    layer = net.layers[index] if index < len(net.layers) else None
+    if layer is None or layer.name != name or not hasattr(layer, "restore_data_state"):
+        log.warning("layer %r of the snapshot is not in net %r: data starts anew", name, net.name)
+        return
+    try:
+        layer.restore_data_state(state)
+    except ModelError as error:  # the data may have been moved or changed on purpose
+        log.warning("layer %r does not go on where the snapshot was taken: %s", name, error)
 
 
 def _plain(value: Any) -> Any:

@@ -38,13 +38,15 @@ class MemoryData(Layer):
         self._label_shape: tuple[int, ...] = self._shape[:1]
         self._arrays: tuple[np.ndarray, np.ndarray] | None = None
         self._position = 0  # in images
+        self._next_position = 0  # where the next arrays begin
 
     def reset(self, data: np.ndarray, labels: np.ndarray) -> None:
         """Read batches from these arrays from now on, beginning with the first.
 
         `data` is (n, channels, height, width), `labels` (n,) or (n, 1, 1, 1), n a positive multiple
         of batch_size; float32, C contiguous (labels of one axis need not be). Raises ModelError for
-        others; the arrays from before then stay.
+        others; the arrays from before then stay. Where a state has been restored before the first
+        arrays came, these begin there.
         """
         batch = self._shape[0]
         self._check("data", data, self._shape[1:])
@@ -64,7 +66,20 @@ class MemoryData(Layer):
             )
         if self.spec.HasField("transform_param"):
             log.warning("layer %r (MemoryData) does not transform arrays", self.name)
-        self._arrays, self._position = (data, labels), 0
+        self._arrays, self._position = (data, labels), self._next_position % len(data)
+        self._next_position = 0
+
+    def data_state(self) -> dict[str, int]:
+        """Where the next batch begins, for `restore_data_state`; the arrays are the user's."""
+        return {"position": self._position}
+
+    def restore_data_state(self, state: dict[str, int]) -> None:
+        """Go on as the layer did whose `data_state()` this is, in arrays like its own, which may
+        come later."""
+        if self._arrays is None:
+            self._next_position = state["position"]
+        else:
+            self._position = state["position"] % len(self._arrays[0])
 
     def _check(
         self, what: str, array: Any, image: tuple[int, ...], contiguous: bool = True
