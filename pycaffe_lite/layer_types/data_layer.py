@@ -26,7 +26,7 @@ class PrefetchingData(Layer, abstract=True):
     tops = (1, 2)
     host_only = True
     moved_fields: ClassVar[tuple[str, ...]] = ("scale", "mean_file", "crop_size", "mirror")
-    """Fields of `param` whose place is transform_param since 2014; where they are they do nothing."""
+    """Fields of `param` that do nothing there: their place is transform_param since 2014."""
 
     def make_source(self, top: Any, seed: int) -> Source:
         """The source of the batches, one array a top; it holds neither the layer nor its blobs."""
