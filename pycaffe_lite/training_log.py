@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from .net import Net
 
@@ -133,4 +135,4 @@ def first_bad_blob(net: Net) -> str | None:
 
 
 def _is_finite(values: Any) -> bool:
-    return math.isfinite(values.sum()) or all(map(math.isfinite, values.reshape(-1).tolist()))
+    return bool(np.isfinite(values).all())
