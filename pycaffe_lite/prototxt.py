@@ -49,9 +49,11 @@ def read_text(path: AnyPath, message_class: type[M], unknown_fields: str = "erro
     """The message in a text file; `unknown_fields` as in parse_text.
 
     Raises MissingFileError where there is no such file and ModelError where it cannot be read, is
-    something else, or does not parse.
+    empty or something else, or does not parse.
     """
     data, name = read_file(path), os.fspath(path)
+    if not data.removeprefix(b"\xef\xbb\xbf").strip():
+        raise _not_parsed(message_class, name, describe_content(b""))
     if b"\0" in data[:4096]:  # spares decoding a large weights file
         raise _not_parsed(message_class, name, describe_content(data))
     try:
@@ -151,18 +153,31 @@ _STARTS = {
     b"<!doctype": "an HTML page: the download failed",
     b"<html": "an HTML page: the download failed",
     b"<?xml": "an XML page: the download failed",
+    b"404: not found": "an error page: the download failed",
+    b'{"': "JSON",
+    b"%pdf-": "a PDF document",
+    b"bzh9": "a bzip2 archive",
+    b"\xfd7zxz": "an xz archive",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"rar!": "a RAR archive",
+    b"\x93numpy": "an array that NumPy saved",
+    b"\x89png": "an image",
+    b"\xff\xd8\xff": "an image",
 }
 
 
 def describe_content(data: bytes) -> str:
     """What the beginning of a file that would not parse looks like, in words."""
-    head = data[:4096].removeprefix(b"\xef\xbb\xbf")
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    head = data[:4096]
     start = head.lstrip().lower()
     for magic, meaning in _STARTS.items():
         if start.startswith(magic):
             return meaning
-    if not head:
+    if not start and len(data) <= len(head):
         return "an empty file"
+    if data[257:262] == b"ustar":
+        return "a tar archive"
     controls = sum(byte < 32 and byte not in b"\t\n\v\f\r" for byte in head)
     return _BINARY if b"\0" in head or controls * 50 > len(head) else _TEXT
 
