@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from . import device, process, prototxt, snapshot, solver_file, training_log
+from . import device, gradients, process, prototxt, snapshot, solver_file, training_log
 from .blob import Blob
 from .errors import ModelError
 from .lr_policy import Schedule, learning_rate, observe_loss
@@ -190,31 +190,14 @@ class Solver:
         self.xp = ops.xp
         with np.errstate(all="ignore"), ops.running():  # as in nets: NaN is a result
             if self.param.clip_gradients >= 0:
-                self._clip(ops)
+                grads = [p.blob.array(ops, diff=True).reshape(-1) for p in self._learnable]
+                gradients.clip(grads, self.param.clip_gradients, ops)
             for k in range(len(self._learnable)):
                 self._update_parameter(k, rate, ops)
         self.iter += 1
 
-    def _clip(self, ops: Ops) -> None:
-        """Scale all gradients to the L2 norm `clip_gradients` where theirs is larger."""
-        limit: float = self.param.clip_gradients
-        grads = [p.blob.array(ops, diff=True).reshape(-1) for p in self._learnable]
-        if not grads:
-            return
-        norm = ops.xp.sqrt(sum((ops.xp.dot(g, g) for g in grads), 0.0))
-        scale = ops.xp.minimum(limit / norm, 1)
-        if log.isEnabledFor(logging.INFO) and float(norm) > limit:
-            log.info(
-                "Gradient clipping: scaling down gradients (L2 norm %g > %g) by scale factor %g",
-                float(norm),
-                limit,
-                float(scale),
-            )
-        for g in grads:
-            g *= scale
-
     def _update_parameter(self, k: int, rate: float, ops: Ops) -> None:
-        """Normalize, regularize, update: block by block, so that arrays stay in the cache."""
+        """Average, regularize, update: block by block, so that arrays stay in the cache."""
         parameter, n = self._learnable[k], len(self._learnable)
         blob = parameter.blob
         w = blob.array(ops).reshape(-1)
@@ -222,27 +205,17 @@ class Solver:
         history = [h.array(ops).reshape(-1) for h in self.history[k::n]]
         local = rate * _or_one(parameter.lr_mult)
         decay = self.param.weight_decay * _or_one(parameter.decay_mult)
+        norm = self.param.regularization_type
         size = min(device.block_size(ops), blob.count)
         spare = ops.scratch("solver", (size,), blob.dtype)
         for start in range(0, blob.count, size or 1):
             part = slice(start, start + size)
             wp, gp = w[part], g[part]
             sp = spare[: len(gp)]
-            if self.param.iter_size > 1:
-                gp *= 1 / self.param.iter_size
-            if decay:
-                self._regularize(wp, gp, decay, sp)
+            gradients.average(gp, self.param.iter_size)
+            gradients.regularize(wp, gp, decay, norm, sp, ops.xp)
             self.update(gp, [h[part] for h in history], local, sp)
             wp -= gp
-
-    def _regularize(self, w: Array, g: Array, decay: float, spare: Array) -> None:
-        """Add the gradient of decay/2 |w|^2 (L2) or of decay |w| (L1)."""
-        if self.param.regularization_type == "L1":
-            self.xp.sign(w, out=spare)
-            spare *= decay
-        else:
-            self.xp.multiply(w, decay, out=spare)
-        g += spare
 
     def update(self, g: Array, history: list[Array], rate: float, spare: Array) -> None:
         """Turn `g`, the gradient of some elements, into what is subtracted from them, in place.

@@ -159,6 +159,11 @@ def test_nets(param: Any) -> list[NetChoice]:
         raise ModelError(
             f"test_interval must be positive where there are test nets, got {param.test_interval}"
         )
+    if sources and param.eval_type != "classification":
+        raise ModelError(
+            f"eval_type {param.eval_type!r} is not supported, only tests that average outputs are;"
+            " to train without tests leave out test_iter and test_net"
+        )
     if any(count < 1 for count in param.test_iter):
         raise ModelError(f"test_iter must be positive, got {list(param.test_iter)}")
     return [

@@ -145,6 +145,10 @@ NO_NET = "must specify a train net using one of net, net_param, train_net, train
         ),
         ("net: 'a' test_iter: 1", "test_interval must be positive where there are test nets"),
         ("net: 'a' test_iter: 0 test_interval: 1", r"test_iter must be positive, got \[0\]"),
+        (
+            "net: 'a' test_iter: 1 test_interval: 1 eval_type: 'detection'",
+            "'detection' is not supp",
+        ),
         ("net: 'a' lr_policy: 'no'", "unknown learning rate policy: no"),
         ("net: 'a' lr_policy: 'step'", "stepsize must be positive"),
         ("net: 'a' average_loss: 0", "average_loss must be at least 1, got 0"),
