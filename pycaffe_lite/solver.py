@@ -31,7 +31,9 @@ class Solver:
 
     `net` is the net in training, `test_nets` those it is tested with; `iter` counts iterations;
     `param` is the SolverParameter, whose values count from the next iteration on; `history` holds
-    what updates remember, a Blob for each parameter and kind. `action` may stop the training.
+    what updates remember, a Blob for each parameter and kind. `action` may stop the training. With
+    the solver's `debug_info` the net in training logs its values where a display is due, test nets
+    always.
 
     Raises MissingFileError for a file that is not there, and ModelError for what is wrong in one.
     """
@@ -76,6 +78,9 @@ class Solver:
         for k, choice in enumerate(tests):
             log.info("Creating test net (#%d) specified by %s", k, choice.origin)
             self.test_nets.append(choice.build())
+        self._always_debugs = self.net.debug_info
+        for net in self.test_nets:
+            net.debug_info |= param.debug_info
         for path in _weights_files(param):
             for net in (self.net, *self.test_nets):
                 net.copy_from(path)
@@ -107,8 +112,10 @@ class Solver:
     def _iterate(self) -> None:
         for on_start, _ in self._callbacks:
             on_start()
+        displays = self._is_due(self.param.display)
+        self.net.debug_info = self._always_debugs or (displays and self.param.debug_info)
         self._loss.add(self.iter, self._forward_backward())
-        if self._is_due(self.param.display):
+        if displays:
             training_log.display(
                 self.net, self.iter, self._loss.value, self._clock, self.param.display
             )

@@ -108,6 +108,37 @@ def test_random_numbers_and_shuffled_data_go_on(form, train, tmp_path):
         assert_array_equal(net.forward(["x"])["x"], other.forward(["x"])["x"])
 
 
+RECORDS_NET = """
+layer { name: 'd' type: 'Data' top: 'x' top: 'y' data_param { source: '%s/db' batch_size: 3
+  backend: LMDB } transform_param { crop_size: 4 mirror: true scale: 0.01 } }
+layer { name: 'ip' type: 'InnerProduct' bottom: 'x' top: 'z' inner_product_param { num_output: 7
+  weight_filler { type: 'xavier' } } }
+layer { name: 'loss' type: 'SoftmaxWithLoss' bottom: 'z' bottom: 'y' top: 'loss' }
+"""
+
+
+def test_records_read_ahead_go_on(train, tmp_path, rng):
+    """Cut and mirrored at random, by a thread that is some batches further."""
+    lmdb = pytest.importorskip("lmdb")
+    with (
+        lmdb.open(str(tmp_path / "db"), map_size=1 << 24) as env,
+        env.begin(write=True) as transaction,
+    ):
+        for k in range(7):
+            image = rng.integers(256, size=(2, 5, 6), dtype=np.uint8)
+            datum = caffe_pb2.Datum(channels=2, height=5, width=6, label=k, data=image.tobytes())
+            transaction.put(b"%02d" % k, datum.SerializeToString())
+    settings = "test_iter: 2 test_interval: 2"
+    whole = train(settings, net=RECORDS_NET % tmp_path)
+    whole.step(3)
+    whole.snapshot()
+    whole.step(4)
+    resumed = train(settings, net=RECORDS_NET % tmp_path)
+    resumed.restore(tmp_path / "s_iter_3.solverstate")
+    resumed.step(4)
+    assert_same(resumed, whole)
+
+
 MEMORY_NET = """
 layer { name: 'd' type: 'MemoryData' top: 'x' top: 'y'
   memory_data_param { batch_size: 2 channels: 3 height: 4 width: 5 } }

@@ -6,6 +6,7 @@ import logging
 import math
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -507,6 +508,14 @@ def test_clipping_is_logged(train, caplog):
     assert float(norm) * float(scale) == pytest.approx(1e-3, rel=1e-4)
     grads = [b.diff / 0.01 for b in solver.net.params["ip"]]
     assert math.sqrt(sum((g**2).sum() for g in grads)) == pytest.approx(1e-3, rel=1e-4)
+
+
+def test_debug_info_at_displays_and_in_tests(train, caplog):
+    solver = train("debug_info: true display: 2 test_iter: 1 test_interval: 3")
+    caplog.clear()
+    solver.step(4)
+    counts = Counter(re.findall(r"\[(\w+)\] Layer loss", "\n".join(caplog.messages)))
+    assert counts == {"Forward": 2 + 2, "Backward": 2}
 
 
 # ---- NaN ---------------------------------------------------------------------------------------
