@@ -3,6 +3,7 @@
 import difflib
 import logging
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf import text_format
@@ -54,8 +55,8 @@ def parse(text: str, message_class: type[M], name: str, *, warn_of_unknown: bool
     missing: list[str] = message.FindInitializationErrors()  # type: ignore[attr-defined]
     if missing:
         raise context.missing(missing)
-    for field in context.left_out:
-        log.warning("%s", context.warning(field))
+    for warning in context.warnings():
+        log.warning("%s", warning)
     return message
 
 
@@ -80,13 +81,17 @@ class _Text:
         if found.fields:
             self.parsed = found.cut_from(self.text)
 
-    def warning(self, field: UnknownField) -> str:
-        """`file:line: layer 'x' (type T): ...` for a field that was left out."""
-        line = self.text.count("\n", 0, field.start) + 1
-        block = self.scan.block_at(field.start)
-        layer = f"{_layer(block)}: " if block else ""
-        what = f"{field.message} has no field '{field.name}'{_of_fork(field.message, field.name)}"
-        return _printable(f"{self.name}:{line}: {layer}{what}: it is left out")
+    def warnings(self) -> Iterator[str]:
+        """`file:line: layer 'x' (type T): ...` for each field that was left out."""
+        line, counted = 1, 0
+        for field in self.left_out:
+            line += self.text.count("\n", counted, field.start)
+            counted = field.start
+            block = self.scan.block_at(field.start)
+            layer = f"{_layer(block)}: " if block else ""
+            fork = _of_fork(field.message, field.name)
+            what = f"{field.message} has no field '{field.name}'{fork}: it is left out"
+            yield _printable(f"{self.name}:{line}: {layer}{what}")
 
     def error(self, offset: int | None, what: str, block: Block | None = None) -> ModelError:
         """`failed to parse ... file:line:col: layer 'x' (type 'T'): what`, then the line."""
