@@ -5,6 +5,7 @@ lmdb and plyvel are imported at the first use of their kind of database.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -124,7 +125,7 @@ class _Shared:
     """One open database and how many use it: neither package opens one twice in a process."""
 
     _all: ClassVar[dict[tuple[Any, ...], _Shared]] = {}
-    _lock = threading.RLock()  # reentrant: a Database may be collected, and close, at any line
+    lock = threading.RLock()  # reentrant: a Database may be collected, and close, at any line
 
     def __init__(self, identity: tuple[Any, ...], handle: Any, close: Callable[[], None]) -> None:
         self.identity = identity
@@ -137,7 +138,7 @@ class _Shared:
         cls, identity: tuple[Any, ...], open_it: Callable[[], tuple[Any, Callable[[], None]]]
     ) -> _Shared:
         """The open one, or a new one."""
-        with cls._lock:
+        with cls.lock:
             shared = cls._all.get(identity)
             if shared is None:
                 shared = cls._all[identity] = cls(identity, *open_it())
@@ -146,11 +147,20 @@ class _Shared:
 
     def release(self) -> None:
         """One user less; the last one closes."""
-        with self._lock:
+        with self.lock:
             self.count -= 1
             if not self.count:
                 del self._all[self.identity]
                 self.close()
+
+
+def _renew_lock() -> None:
+    """In a forked child: the lock may have been another thread's."""
+    _Shared.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class _Lmdb(Database):
@@ -201,18 +211,22 @@ class _LevelDb(Database):
         return file.parent
 
     def _open(self) -> tuple[Any, Callable[[], None]]:
-        folder, links = Path(self.path), None
-        if not _may_write(folder):
-            folder = links = _linked(folder)
-        try:
+        folder = Path(self.path)
+        if _may_write(folder):
             db = package_of("LEVELDB").DB(str(folder), paranoid_checks=True, **LEVELDB_OPTIONS)
+            return db, db.close
+        links = _Links(folder)
+        try:
+            db = package_of("LEVELDB").DB(
+                str(links.folder), paranoid_checks=True, **LEVELDB_OPTIONS
+            )
         except BaseException:
-            _remove(links)
+            links.remove()
             raise
 
         def close() -> None:
             db.close()
-            _remove(links)
+            links.remove()
 
         return db, close
 
@@ -244,22 +258,28 @@ def _may_write(folder: Path) -> bool:
         return False
 
 
-def _linked(folder: Path) -> Path:
-    """A new temporary folder with links to the files of a LevelDB, for it to write into."""
-    links = Path(tempfile.mkdtemp(prefix="pycaffe_lite."))
-    try:
-        for file in folder.iterdir():
-            if file.name != "LOCK":
-                (links / file.name).symlink_to(file.resolve())
-    except OSError as error:
-        _remove(links)
-        raise PermissionError(
-            f"failed to open database {folder} (LEVELDB): its folder cannot be written, which"
-            f" LevelDB does even to read, and no links to its files can be made: {error}"
-        ) from None
-    return links
+class _Links:
+    """A temporary folder with links to the files of a LevelDB, for it to write into.
 
+    It is removed at the process's end at the latest; not by a forked child, whose parent reads on.
+    """
 
-def _remove(folder: Path | None) -> None:
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+    def __init__(self, source: Path) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="pycaffe_lite."))
+        self._process = os.getpid()
+        atexit.register(self.remove)
+        try:
+            for file in source.iterdir():
+                if file.name != "LOCK":
+                    (self.folder / file.name).symlink_to(file.resolve())
+        except OSError as error:
+            self.remove()
+            raise PermissionError(
+                f"failed to open database {source} (LEVELDB): its folder cannot be written, which"
+                f" LevelDB does even to read, and no links to its files can be made: {error}"
+            ) from None
+
+    def remove(self) -> None:
+        atexit.unregister(self.remove)
+        if os.getpid() == self._process:
+            shutil.rmtree(self.folder, ignore_errors=True)

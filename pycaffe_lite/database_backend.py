@@ -48,10 +48,10 @@ def failing(
 
     `doing` is what failed ("failed to open"), `where` says how far it came.
     """
-    package = package_of(backend)
+    errors = package_of(backend).Error  # here: at the process's end the package may be empty
     try:
         yield
-    except package.Error as error:
+    except errors as error:
         reason = error.args[0] if error.args else error  # plyvel's are bytes
         if isinstance(reason, bytes):
             reason = reason.decode(errors="replace")

@@ -35,6 +35,7 @@ class DatabaseWriter(ABC):
         self._pending: list[tuple[bytes, bytes]] = []
         self._pending_bytes = 0
         self._parent: Path | None = None
+        self._process = os.getpid()
         package_of(self.backend)
         self._check_free()
         parent = self._target.absolute().parent
@@ -87,9 +88,9 @@ class DatabaseWriter(ABC):
             self.discard()
 
     def discard(self) -> None:
-        """Remove all that was written and is not in its place."""
+        """Remove all that was written and is not in its place; in a forked child, nothing."""
         parent, self._parent = self._parent, None
-        if parent is not None:
+        if parent is not None and os.getpid() == self._process:
             with suppress(Exception):
                 self._close()
             shutil.rmtree(parent, ignore_errors=True)

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Show `what` and how much of `total` steps is done; gives what to call with steps done since.
 
+    None is a total that nobody knows.
     Nothing is shown where standard error is no terminal or rich (the extra [cli]) is missing. The
     bar is gone when the block ends.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -179,6 +180,48 @@ def test_a_leveldb_that_another_opened(tmp_path):
     other.close()
     with open_database(tmp_path / "db", "LEVELDB") as db:
         assert len(db) == 2
+
+
+FORKED = """
+import os, sys, warnings
+warnings.simplefilter("ignore")  # of forking with threads, in newer Pythons
+from pycaffe_lite import database
+from pycaffe_lite.database import create_database, open_database
+database._may_write = lambda folder: False
+db = open_database("db", "LEVELDB")
+records = db.records()
+first = next(records)
+writer = create_database("new", sys.argv[1])
+if os.fork():
+    os.wait()
+    print(len([first, *records]), len(db))
+    writer.put(b"k", b"v")
+    writer.close()
+else:
+    db.close()
+    writer.discard()
+    del writer, db
+"""
+
+
+@pytest.mark.skipif("sys.version_info >= (3, 13) or not hasattr(os, 'fork')")
+@pytest.mark.parametrize("backend", ["LMDB", "LEVELDB"])
+def test_a_forked_child_removes_nothing(tmp_path, backend):
+    """What its parent has open, read through links or written, stays the parent's."""
+    raw_write(tmp_path / "db", "LEVELDB", records(5))
+    (tmp_path / "tmp").mkdir()
+    place = str(Path(database.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, backend],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": place, "TMPDIR": str(tmp_path / "tmp")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("5 5\n", "")
+    assert raw_read(tmp_path / "new", backend) == [(b"k", b"v")]
+    assert names(tmp_path / "tmp") == []
 
 
 # ---- what is no database, or damaged -----------------------------------------------------------

@@ -55,7 +55,8 @@ def mean_image(database: Database) -> np.ndarray:
     from ..progress import progress
 
     total, count = np.empty(0), 0
-    with progress("images", len(database)) as advance:
+    number = len(database) if database.backend == "LMDB" else None  # LevelDB would read them all
+    with progress("images", number) as advance:
         for key, value in database.records():
             image, _ = read_datum(value, what=f"record {key!r} of {database.path}")
             if not count:
