@@ -108,6 +108,8 @@ def built_in_types():
 UNCHECKED = {
     "Input": "it computes nothing, and every net of check_layer begins with it",
     "Data": "a data source: its values come from a database",
+    "DetectionOutput": "the shape of its top depends on values",
+    "DetectionEvaluate": "the shape of its top depends on values",
     "HDF5Data": "a data source: its values come from a file",
     "ImageData": "a data source: its values come from image files",
     "WindowData": "a data source: its values come from image files",

@@ -45,7 +45,7 @@ class PriorBox(Layer):
         self.box_sizes = prior_sizes(self.smallest, self.largest, self._ratios())
         self.variances = self._variances()
         self.given_image = _pair(param, "img_size", "img_h", "img_w")
-        self.given_step = _pair(param, "step", "step_h", "step_w")
+        self.given_distance = _pair(param, "step", "step_h", "step_w")
         self._boxes = Blob()
         self._made_for: tuple[Any, ...] = ()
 
@@ -83,8 +83,10 @@ class PriorBox(Layer):
     def _make(self, cells: Any, image: Any, shape: tuple[int, ...]) -> None:
         height, width = cells
         image = self.given_image or image
-        step = self.given_step or tuple(i / max(c, 1) for i, c in zip(image, cells, strict=True))
-        rules = PriorRules(self.box_sizes, self.param.offset, step, image, self.param.clip)
+        distance = self.given_distance or tuple(
+            i / max(c, 1) for i, c in zip(image, cells, strict=True)
+        )
+        rules = PriorRules(self.box_sizes, self.param.offset, distance, image, self.param.clip)
         self._boxes.reshape(shape)
         rows = self._boxes.data.reshape(2, -1, 4)
         rows[0] = prior_boxes(height, width, rules)
