@@ -12,15 +12,17 @@ _FASTER = "Fast and Faster R-CNN (rbgirshick/caffe-fast-rcnn)"
 _RFCN = "R-FCN"
 _FLOWNET = "FlowNet 2 (lmb-freiburg/flownet2)"
 _CTPN = "CTPN (tianzhi0549/CTPN)"
+_CTC = "CTC (BVLC/caffe pull request 4681)"
 _YOLO2 = "YOLO v2 (hustzxd/z1, gklz1982/caffe-yolov2)"
 _YOLO3 = "MobileNet-YOLO (eric612/MobileNet-YOLO)"
 _CRF_RNN = "CRF-RNN (torrvision/crfasrnn)"
 _DILATION = f"{_DEEPLAB}; in Caffe it is `dilation`"
 
-# Unknown in every message of another name.
 _FIELDS = {
     ("LayerParameter", "transpose_param"): _CTPN,
-    ("LayerParameter", "reverse_param"): _CTPN,
+    ("LayerParameter", "reverse_param"): f"{_CTPN} or of {_CTC}",
+    ("LayerParameter", "ctc_loss_param"): _CTC,
+    ("LayerParameter", "ctc_decoder_param"): _CTC,
     ("LayerParameter", "lstm_param"): _CTPN,
     ("LayerParameter", "region_param"): _YOLO2,
     ("LayerParameter", "yolov3_detection_output_param"): _YOLO3,
@@ -47,8 +49,13 @@ _TYPES_OF = {
     _DEEPLAB: "ImageSegData IMAGE_SEG_DATA",
     _FASTER: "Proposal ROIPooling SmoothL1Loss",
     _RFCN: "BoxAnnotatorOHEM PSROIPooling SmoothL1LossOHEM SoftmaxWithLossOHEM",
-    _FLOWNET: "Accum BlackAugmentation ChannelNorm Correlation DataAugmentation Downsample FlowWarp"
-    " GenerateAugmentationParameters L1Loss LpqLoss Resample",
+    _FLOWNET: "Accum BlackAugmentation ChannelNorm Correlation CustomData DataAugmentation"
+    " Downsample FLOReader FLOWriter FloatReader FloatWriter FlowWarp"
+    " GenerateAugmentationParameters ImgReader ImgWriter L1Loss LpqLoss Mean Resample",
+    _CTC: "CTCDecoder CTCLoss",
+    "ParseNet (weiliu89/caffe, branch fcn)": "ParseEvaluate ParseOutput UnPooling",
+    "RCF (yun-liu/RCF)": "AutoCrop ImageLabelmapData",
+    "Ravi-Garg/Unsupervised_Depth_Estimation": "Warping",
     _CTPN: "Lstm Reverse Transpose",
     _YOLO2: "Region Reorg",
     _YOLO3: "RegionLoss YoloDetectionOutput Yolov3DetectionOutput",

@@ -227,11 +227,14 @@ def test_known_fields_of_forks_parse(kind, field):
     assert parse_net(text).layer[0].HasField(field.split(" ")[0])
 
 
-# https://github.com/ethereon/caffe-tensorflow/issues/166
+# https://github.com/yun-liu/RCF/issues/36, https://github.com/yun-liu/RCF/issues/109
+# https://github.com/BVLC/caffe/issues/6731
 @pytest.mark.parametrize(
     ("kind", "fork"),
     [
-        ("Transpose", "CTPN"),
+        ("ImageLabelmapData", "RCF"),
+        ("AutoCrop", "RCF"),
+        ("Warping", "Ravi-Garg/Unsupervised_Depth_Estimation"),
         ("Yolov3DetectionOutput", "MobileNet-YOLO"),
         ("DenseCRF", "PSPNet"),
         ("SoftmaxWithLossOHEM", "R-FCN"),
