@@ -83,6 +83,8 @@ class Net:
         spec = self._read(network_file, unknown_fields)
         spec = self._located(graph.upgrade, spec)
         spec = self._located(graph.select_layers, spec, phase, level or 0, stages or ())
+        if log.isEnabledFor(logging.INFO):
+            log.info("Initializing net from parameters: \n%s", prototxt.to_text(spec))
         spec = self._located(graph.insert_splits, spec)
         self._build(spec)
         if weights is not None:

@@ -27,7 +27,8 @@ class _GlogFormatter(logging.Formatter):
         time = self.formatTime(record, "%m%d %H:%M:%S")
         micros = int(record.created % 1 * 1e6)
         place = f"{threading.get_native_id()} {record.filename}:{record.lineno}"
-        return f"{letter}{time}.{micros:06d} {place}] {super().format(record)}"
+        text = super().format(record).removesuffix("\n")  # glog ends a line once, too
+        return f"{letter}{time}.{micros:06d} {place}] {text}"
 
 
 def init_log(level: int = 0, stderr: bool = False) -> None:
