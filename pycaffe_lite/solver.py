@@ -13,7 +13,7 @@ import numpy as np
 
 from . import device, gradients, process, prototxt, snapshot, solver_file, training_log
 from .blob import Blob
-from .errors import ModelError
+from .evaluation import evaluation
 from .lr_policy import Schedule, learning_rate, observe_loss
 from .net import Net
 from .ops.base import Array, Ops
@@ -240,25 +240,22 @@ class Solver:
                 self._test(k)
 
     def _test(self, index: int) -> None:
-        """Log the means of a test net's outputs over its test_iter batches."""
+        """Log what a test net's outputs come to over its test_iter batches."""
         log.info("Iteration %d, Testing net (#%d)", self.iter, index)
         net, count = self.test_nets[index], self.param.test_iter[index]
         net.share_with(self.net)
-        totals: list[Any] = []
+        result = evaluation(net, self.param)
         losses: list[Any] = []
-        ops, last = device.current(), len(net.layers) - 1
         for _ in range(count):
             self._take_action()
             if self._stopping:
                 log.info("Test interrupted.")
                 return
-            losses += net._run_forward(0, last, want_loss=self.param.test_compute_loss)
-            with np.errstate(all="ignore"), ops.running():
-                totals = _added(totals, _outputs(net, ops), net, index)
+            losses += net._run_forward(0, len(net.layers) - 1, self.param.test_compute_loss)
+            result.add()
         if self.param.test_compute_loss:
             log.info("Test loss: %g", float(sum(losses, 0.0)) / count)
-        means = [(ops.to_host(total) / count).tolist() for total in totals]
-        for line in training_log.output_lines("Test", net, zip(net.outputs, means, strict=True)):
+        for line in result.lines():
             log.info("%s", line)
 
     # ---- snapshots -----------------------------------------------------------------------------
@@ -294,23 +291,3 @@ def _weights_files(param: Any) -> list[str]:
 
 def _or_one(mult: float | None) -> float:
     return 1.0 if mult is None else mult
-
-
-def _outputs(net: Net, ops: Ops) -> list[Array]:
-    """The outputs' values, flat and in float64, which keeps sums over many batches exact."""
-    return [
-        net.blobs[name].array(ops, write=False).reshape(-1).astype("f8") for name in net.outputs
-    ]
-
-
-def _added(totals: list[Any], values: list[Any], net: Net, index: int) -> list[Any]:
-    if not totals:
-        return values
-    for name, total, value in zip(net.outputs, totals, values, strict=True):
-        if total.shape != value.shape:
-            raise ModelError(
-                f"output {name!r} of test net #{index} has no mean: its size differs between"
-                f" batches, {value.size} vs. {total.size}"
-            )
-        total += value
-    return totals

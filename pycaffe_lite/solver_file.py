@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import lr_policy, prototxt
+from . import evaluation, lr_policy, prototxt
 from .errors import MissingFileError, ModelError
 from .net import TEST, TRAIN, Net
 from .proto import caffe_pb2
@@ -65,6 +65,7 @@ def check(param: Any) -> None:
         raise ModelError(
             f"unknown regularization type: {param.regularization_type} (known types: L1, L2)"
         )
+    evaluation.check(param)
     for field in ("iter_size", "average_loss"):
         if getattr(param, field) < 1:
             raise ModelError(f"{field} must be at least 1, got {getattr(param, field)}")
@@ -158,11 +159,6 @@ def test_nets(param: Any) -> list[NetChoice]:
     if sources and param.test_interval <= 0:
         raise ModelError(
             f"test_interval must be positive where there are test nets, got {param.test_interval}"
-        )
-    if sources and param.eval_type != "classification":
-        raise ModelError(
-            f"eval_type {param.eval_type!r} is not supported, only tests that average outputs are;"
-            " to train without tests leave out test_iter and test_net"
         )
     if any(count < 1 for count in param.test_iter):
         raise ModelError(f"test_iter must be positive, got {list(param.test_iter)}")

@@ -146,10 +146,8 @@ NO_NET = "must specify a train net using one of net, net_param, train_net, train
         ),
         ("net: 'a' test_iter: 1", "test_interval must be positive where there are test nets"),
         ("net: 'a' test_iter: 0 test_interval: 1", r"test_iter must be positive, got \[0\]"),
-        (
-            "net: 'a' test_iter: 1 test_interval: 1 eval_type: 'detection'",
-            "'detection' is not supp",
-        ),
+        ("net: 'a' eval_type: 'x'", r"unknown eval_type: x \(known: classification, detection\)"),
+        ("net: 'a' ap_version: '12point'", r"unknown ap_version: 12point \(known: 11point, Max"),
         ("net: 'a' lr_policy: 'no'", "unknown learning rate policy: no"),
         ("net: 'a' lr_policy: 'step'", "stepsize must be positive"),
         ("net: 'a' average_loss: 0", "average_loss must be at least 1, got 0"),
@@ -347,7 +345,7 @@ def test_outputs_that_change_their_size_have_no_mean(train):
 
     try:
         net = regression_with("layer { name: 'g' type: 'Growing' top: 'g' }", train)
-        with pytest.raises(ModelError, match="output 'g' of test net #0 has no mean"):
+        with pytest.raises(ModelError, match="output 'g' of test net 'least_squares' has no mean"):
             train("test_iter: 2 test_interval: 1", net=net).step(1)
     finally:
         del pycaffe_lite.Layer.registry["Growing"]
