@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 from ..blob import Blob
@@ -15,6 +16,8 @@ from ..ops.window import Window
 class Pooling(Layer):
     """The maximum, average or an element by chance of each window of (N, C, H, W).
 
+    Other than in Caffe there may be one spatial axis, or three and more, which then all have the
+    sizes of `kernel_size`, `stride` and `pad`; _h and _w fields are for two.
     Sizes round up (`round_mode: FLOOR` or `ceil_mode: false`: down); with any pad a last window
     that would start past the image and its pad is dropped. MAX: the first of equal values wins, NaN
     is never taken; a second top holds the winners' indices in their planes. AVE divides by the
@@ -37,10 +40,11 @@ class Pooling(Layer):
         self.is_max = param.pool == param.MAX
         if len(top) > 1 and not self.is_max:
             raise ModelError("a second top is possible for MAX pooling only")
-        if len(bottom[0].shape) != 4:
+        self.axes = len(bottom[0].shape) - 2
+        if self.axes < 1:
             raise ModelError(
-                f"input must have 4 axes, corresponding to (num, channels, height, width),"
-                f" got {len(bottom[0].shape)}"
+                "input must have 4 axes, corresponding to (num, channels, height, width), or 3 or"
+                f" 5 and more, got {len(bottom[0].shape)}"
             )
         self.round_up = param.round_mode == param.CEIL and param.ceil_mode
         self.window = self._fixed_window()
@@ -52,15 +56,15 @@ class Pooling(Layer):
         for field in ("bin_size", "bin_h", "bin_w"):
             if param.HasField(field):
                 raise ModelError(f"{field} of weiliu89/caffe's fcn branch is not read")
-        kernel = _pair(param, "kernel_size", "kernel")
-        stride = _pair(param, "stride", "stride") or (1, 1)
-        pad = _pair(param, "pad", "pad") or (0, 0)
+        kernel = _sizes(param, "kernel_size", "kernel", self.axes)
+        stride = _sizes(param, "stride", "stride", self.axes) or (1,) * self.axes
+        pad = _sizes(param, "pad", "pad", self.axes) or (0,) * self.axes
         if param.global_pooling:
             if kernel is not None:
                 raise ModelError(
                     f"with global_pooling: true filter size cannot be specified, got {kernel}"
                 )
-            if pad != (0, 0) or stride != (1, 1):
+            if any(pad) or set(stride) != {1}:
                 raise ModelError(
                     "with global_pooling: true only pad = 0 and stride = 1 are possible,"
                     f" got pad {pad} and stride {stride}"
@@ -72,15 +76,16 @@ class Pooling(Layer):
             raise ModelError(f"filter dimensions cannot be zero, got {kernel}")
         if 0 in stride:
             raise ModelError(f"stride dimensions cannot be zero, got {stride}")
-        for name, p, k in zip("hw", pad, kernel, strict=True):
+        names = "hw" if self.axes == 2 else range(self.axes)
+        for name, p, k in zip(names, pad, kernel, strict=True):
             if p >= k:
                 raise ModelError(f"pad_{name} < kernel_{name} must hold ({p} vs. {k})")
         return Window(kernel, stride, pad)
 
     def reshape(self, bottom: Any, top: Any) -> None:
         shape = bottom[0].shape
-        if len(shape) != 4:
-            raise ModelError(f"input must have 4 axes, got {len(shape)}")
+        if len(shape) != self.axes + 2:
+            raise ModelError(f"input must have {self.axes + 2} axes, got {len(shape)}")
         window = self.window or Window(shape[2:])
         self.pooled = (*shape[:2], *window.pool_shape(shape[2:], self.round_up))
         for y in top:
@@ -165,16 +170,20 @@ class _Stochastic(Pooling):
             takes = (now >= threshold[here]) & (mask[here] < 0)
             xp.copyto(y[here], x[there], where=takes)
             mask[here] = xp.where(takes, tap, mask[here])
-        self._place(mask, x.shape[3])
+        self._place(mask, x.shape[2:])
 
-    def _place(self, mask: Any, width: int) -> None:
-        """From taps to indices in the plane of that width, -1 where nothing was taken."""
-        xp, (_, columns) = self.xp, self._current.kernel
-        rows, cols = (
-            xp.arange(n, dtype=mask.dtype) * s
-            for n, s in zip(mask.shape[2:], self._current.stride, strict=True)
-        )
-        at = (rows[:, None] + mask // columns) * width + cols + mask % columns
+    def _place(self, mask: Any, spatial: tuple[int, ...]) -> None:
+        """From taps to indices in a plane of that size, -1 where nothing was taken."""
+        xp, window = self.xp, self._current
+        at, left, taps, below = 0, mask, window.taps, prod(spatial)
+        for axis, (k, s, size) in enumerate(
+            zip(window.kernel, window.stride, spatial, strict=True)
+        ):
+            taps, below = taps // k, below // max(size, 1)
+            start = xp.arange(mask.shape[2 + axis], dtype=mask.dtype) * s
+            start = start.reshape(-1, *[1] * (self.axes - 1 - axis))
+            at = at + (start + left // taps) * below
+            left = left % taps
         mask[...] = xp.where(mask < 0, -1, at)
 
     def _sum(self, x: Any) -> Any:
@@ -198,15 +207,17 @@ class _Stochastic(Pooling):
             yield (..., *there), (..., *here)
 
 
-def _pair(param: Any, field: str, prefix: str) -> tuple[int, int] | None:
-    """(h, w) from one field for both or from both _h and _w fields; None where none is set."""
+def _sizes(param: Any, field: str, prefix: str, axes: int) -> tuple[int, ...] | None:
+    """An entry an axis, from one field for all or from both _h and _w fields; None without."""
     has_h, has_w = param.HasField(f"{prefix}_h"), param.HasField(f"{prefix}_w")
     if param.HasField(field) and (has_h or has_w):
         raise ModelError(f"{prefix} is {field} or {prefix}_h/w; not both")
     if has_h != has_w:
         raise ModelError(f"for non-square {prefix} both {prefix}_h and {prefix}_w are required")
+    if has_h and axes != 2:
+        raise ModelError(f"{prefix}_h and {prefix}_w are for 2 spatial axes; the bottom has {axes}")
     if has_h:
         return getattr(param, f"{prefix}_h"), getattr(param, f"{prefix}_w")
     if param.HasField(field):
-        return (getattr(param, field),) * 2
+        return (getattr(param, field),) * axes
     return None

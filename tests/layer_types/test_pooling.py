@@ -194,10 +194,10 @@ def test_errors_name_the_layer_and_both_numbers(param):
         )
 
 
-def test_input_must_have_four_axes():
-    with pytest.raises(ModelError, match=r"input must have 4 axes.* got 3"):
+def test_input_must_have_a_spatial_axis():
+    with pytest.raises(ModelError, match=r"input must have 4 axes.* got 2"):
         make_net(
-            "input: 'x' input_shape { dim: [2, 3, 7] } layer { name: 'it' type: 'Pooling'"
+            "input: 'x' input_shape { dim: [2, 3] } layer { name: 'it' type: 'Pooling'"
             " bottom: 'x' top: 'y' pooling_param { kernel_size: 2 } }"
         )
 
