@@ -25,7 +25,6 @@ _FIELDS = {
     ("LayerParameter", "ctc_decoder_param"): _CTC,
     ("LayerParameter", "lstm_param"): _CTPN,
     ("LayerParameter", "region_param"): _YOLO2,
-    ("LayerParameter", "yolov3_detection_output_param"): _YOLO3,
     ("LayerParameter", "multi_stage_meanfield_param"): _CRF_RNN,
     ("LayerParameter", "cpm_transform_param"): "Convolutional Pose Machines (shihenw/caffe)",
     ("LayerParameter", "roi_alignment_param"): "AffordanceNet (nqanh/affordance-net)",

@@ -235,7 +235,7 @@ def test_known_fields_of_forks_parse(kind, field):
         ("ImageLabelmapData", "RCF"),
         ("AutoCrop", "RCF"),
         ("Warping", "Ravi-Garg/Unsupervised_Depth_Estimation"),
-        ("Yolov3DetectionOutput", "MobileNet-YOLO"),
+        ("MultiStageMeanfield", "CRF-RNN"),
         ("DenseCRF", "PSPNet"),
         ("SoftmaxWithLossOHEM", "R-FCN"),
     ],
