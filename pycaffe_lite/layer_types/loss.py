@@ -58,7 +58,7 @@ class _NormalizedLoss(_Loss):
     """A loss over locations, those with `ignore_label` left out, divided as `loss_param` says.
 
     FULL: by all locations; VALID: by those not left out; BATCH_SIZE: by the axes in front; NONE:
-    by 1; never by less than 1.
+    by 1; PRE_FIXED, R-FCN's: by `pre_fixed_normalizer`; never by less than 1.
     """
 
     default_normalization = "VALID"
@@ -72,8 +72,6 @@ class _NormalizedLoss(_Loss):
             self.normalization = modes.Name(param.normalization)
         elif param.HasField("normalize"):
             self.normalization = "VALID" if param.normalize else "BATCH_SIZE"
-        if self.normalization not in ("FULL", "VALID", "BATCH_SIZE", "NONE"):
-            raise ModelError(f"normalization {self.normalization} is not available")
 
     def divisor(self, outer: int, inner: int, valid: Array | None) -> Any:
         """What the sum over (outer, inner) locations is divided by; a 0-d array where counted."""
@@ -81,6 +79,8 @@ class _NormalizedLoss(_Loss):
             return self.xp.maximum(valid.sum(), 1)
         if self.normalization == "BATCH_SIZE":
             return max(outer, 1)
+        if self.normalization == "PRE_FIXED":
+            return max(self.spec.loss_param.pre_fixed_normalizer, 1)
         return 1 if self.normalization == "NONE" else max(outer * inner, 1)
 
     def share(self, weight: Array, divisor: Any) -> Array:

@@ -79,6 +79,21 @@ def test_softmax_loss_of_maps(ops, mode, ignored):
     )
 
 
+# R-FCN's mode, which fails in its own SoftmaxWithLoss.
+@pytest.mark.parametrize(("fixed", "norm"), [(12.5, 12.5), (0.25, 1)])
+def test_a_norm_that_is_given(ops, fixed, norm):
+    x, y = scores((6, 4)), labels((6,), 4, -1)
+    check_layer(
+        ops,
+        "type: 'SoftmaxWithLoss' loss_param { normalization: PRE_FIXED ignore_label: -1"
+        f" pre_fixed_normalizer: {fixed} }}",
+        bottoms=[x.shape, y.shape],
+        expect=lambda x, y: cross_entropy(x, y, mode="NONE", ignored=-1) / norm,
+        values=[x, y],
+        gradients=[0],
+    )
+
+
 @pytest.mark.parametrize(
     ("shape", "axis", "label_shape"),
     [((6, 4), 1, (6,)), ((6, 4), -1, (6, 1)), ((2, 3, 5), 2, (2, 3)), ((2, 3, 5), 2, (2, 1, 3))],
@@ -361,7 +376,6 @@ def test_changed_labels_do_not_reach_backward_unchecked(on_ops):
 
 REFUSED = {
     "type: 'SoftmaxWithLoss' softmax_param { axis: 2 }": "axis 2 out of range for 2-D blob",
-    "type: 'SoftmaxWithLoss' loss_param { normalization: PRE_FIXED }": "PRE_FIXED is not available",
     "type: 'SoftmaxWithLoss' loss_weight: 1 loss_weight: 2": "loss_weight must be unspecified or",
     "type: 'SoftmaxWithLoss' loss_param { weight_by_label_freqs: true class_weighting: [1, 2] }":
         "class_weighting must be given once per class: 2 values for 4 classes",
