@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import device
-from .errors import ModelError
+from .errors import ModelError, WeightsError
 from .net import Net
 
 log = logging.getLogger("pycaffe_lite")
@@ -39,12 +39,26 @@ def capture(nets: list[Net]) -> bytes:
     return json.dumps(position, default=_plain, separators=(",", ":")).encode()
 
 
-def restore(nets: list[Net], content: bytes) -> None:
+def parse(content: bytes) -> dict[str, Any] | None:
+    """What `capture` gave, for `restore`; None for nothing, or what a later version has written.
+
+    Raises WeightsError for anything else.
+    """
+    if not content:
+        return None
+    try:
+        position = json.loads(content)
+        version = position["version"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise WeightsError(f"the position of the data is damaged: {error}") from error
+    if version != _VERSION:
+        log.warning("the position of the data is of version %s, not %s", version, _VERSION)
+        return None
+    return dict(position)
+
+
+def restore(nets: list[Net], position: dict[str, Any]) -> None:
     """Go to where `capture` was called; a warning for each layer or data changed since then."""
-    position = json.loads(content)
-    if position.get("version") != _VERSION:
-        log.warning("the snapshot's data position is of another version: data starts anew")
-        return
     for net, states in zip(nets, position["nets"], strict=False):
         for k, name, state in states:
             _restore_layer(net, k, name, state)

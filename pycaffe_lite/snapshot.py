@@ -6,9 +6,9 @@ also holds where data layers and random generators stand, where Caffe does not l
 
 from __future__ import annotations
 
-import io
 import logging
 import os
+from io import RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +19,8 @@ from .blob import Blob, describe
 from .errors import MissingFileError, ModelError, WeightsError
 from .proto import caffe_pb2
 from .replacement import replacing
-from .stored_blob import from_message
+from .stored_blob import StoredBlob
+from .wire import BYTES, Wire, WireError
 
 if TYPE_CHECKING:
     from .net import Net
@@ -29,6 +30,7 @@ log = logging.getLogger("pycaffe_lite")
 
 PathLike = str | os.PathLike[str]
 
+_HEAD = 4096  # enough to see what kind of file it is
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _HISTORY = 3  # field of SolverState
 _DATA, _SHAPE = 5, 7  # fields of BlobProto
@@ -152,6 +154,7 @@ def restore(solver: Solver, path: PathLike) -> None:
     """
     state = _read(path)
     _check_history(state.history, solver.history, path)
+    position = data_position.parse(state.position)
     if state.learned_net:
         solver.net.copy_from(_model_file(state.learned_net, path))
     for values, blob in zip(state.history, solver.history, strict=True):
@@ -160,8 +163,8 @@ def restore(solver: Solver, path: PathLike) -> None:
     solver.schedule.current_step = state.current_step
     solver.schedule.minimum_loss = state.minimum_loss
     solver.schedule.iter_last_event = state.iter_last_event
-    if state.position:
-        data_position.restore([solver.net, *solver.test_nets], state.position)
+    if position is not None:
+        data_position.restore([solver.net, *solver.test_nets], position)
     else:
         log.info("%s says nothing of the data: it starts anew", os.fspath(path))
 
@@ -190,27 +193,44 @@ def _model_file(name: str, state_file: PathLike) -> str:
 
 def _read(path: PathLike) -> _State:
     name = os.fspath(path)
-    data = prototxt.read_file(path)
     try:
-        state = _read_hdf5(path) if data.startswith(_HDF5_SIGNATURE) else _read_binary(data, name)
-    except MissingFileError:
-        raise
-    except ModelError as error:
+        with Path(path).open("rb", buffering=0) as file:
+            head = file.read(_HEAD)
+            if head.startswith(_HDF5_SIGNATURE):
+                return _read_hdf5(name)
+            return _read_binary(file, head, name)
+    except FileNotFoundError:
+        raise MissingFileError(f"Could not open file {name} (file not found)") from None
+    except OSError as error:
+        raise WeightsError(f"cannot read {name}: {error.strerror}") from error
+    except WeightsError as error:
         if ".caffemodel" in name:
             raise _no_state(name, "these are weights: Net.copy_from takes them") from error
-        raise WeightsError(str(error)) from error
-    return state
+        raise
 
 
 def _no_state(name: str, why: str) -> WeightsError:
     return WeightsError(f"restore expects a .solverstate file, {name} is none: {why}")
 
 
-def _read_binary(data: bytes, name: str) -> _State:
-    state = prototxt.parse_binary(data, caffe_pb2.SolverState, name)
+def _read_binary(file: RawIOBase, head: bytes, name: str) -> _State:
+    """Without a second copy of the history: it goes from the file into its arrays."""
+    try:
+        whole = Wire(file)
+        rest, end, history = b"", 0, []
+        for record in whole.records(0, whole.size):
+            if record.field == _HISTORY and record.wire_type == BYTES:
+                history.append(StoredBlob(whole, record.start, record.end).array())
+            elif record.field in caffe_pb2.SolverState.DESCRIPTOR.fields_by_number:
+                rest += whole.content(record._replace(start=end))  # with what stands before it
+            end = record.end
+        state = prototxt.parse_binary(rest, caffe_pb2.SolverState, name)
+    except (WireError, ModelError) as error:
+        content = prototxt.describe_content(head)
+        why = str(error) if content.startswith("binary") else f"it looks like {content}"
+        raise WeightsError(f"failed to parse SolverState file {name}: {why}") from error
     if not state.HasField("iter"):
         raise _no_state(name, "it names no iteration")
-    history = [from_message(blob).array() for blob in state.history]
     return _State(
         state.iter,
         state.learned_net,
@@ -222,10 +242,10 @@ def _read_binary(data: bytes, name: str) -> _State:
     )
 
 
-def _read_hdf5(path: PathLike) -> _State:
-    name, h5py = os.fspath(path), _h5py()
+def _read_hdf5(name: str) -> _State:
+    h5py = _h5py()
     try:
-        with h5py.File(io.BytesIO(prototxt.read_file(path)), "r") as file:
+        with h5py.File(name, "r") as file:
             if "iter" not in file or "history" not in file:
                 raise _no_state(name, f"it has {sorted(file)}, no `iter` and `history`")
             history = [file["history"][str(k)][()] for k in range(len(file["history"]))]

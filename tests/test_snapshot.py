@@ -535,6 +535,26 @@ def test_a_state_cut_short(form, train, tmp_path):
         restore_error(solver, path, "s_iter_0.solverstate")
 
 
+@pytest.mark.parametrize("position", [b"{", b"{}", b"3"])
+def test_a_damaged_position(position, train, tmp_path):
+    train().snapshot()
+    path = tmp_path / "s_iter_0.solverstate"
+    state = caffe_pb2.SolverState.FromString(path.read_bytes())
+    state.position = position
+    path.write_bytes(state.SerializeToString())
+    restore_error(train(), path, "the position of the data is damaged")
+
+
+def test_a_position_of_a_later_version(train, tmp_path, caplog):
+    train().snapshot()
+    path = tmp_path / "s_iter_0.solverstate"
+    state = caffe_pb2.SolverState.FromString(path.read_bytes())
+    state.position = state.position.replace(b'"version":1', b'"version":2')
+    path.write_bytes(state.SerializeToString())
+    train().restore(path)
+    assert "the position of the data is of version 2, not 1" in caplog.text
+
+
 def test_h5py_is_missing(train, monkeypatch):
     solver = train("snapshot_format: HDF5")
     monkeypatch.setitem(sys.modules, "h5py", None)
