@@ -49,7 +49,8 @@ class Net:
     of a .caffemodel or .caffemodel.h5; with `strict` it must hold all of the net's layers that have
     parameters and no others. With `unknown_fields` "warn" a field of the prototxt that no schema
     here has is left out and logged as a warning; else it is an error. The old order
-    `Net(prototxt, weights, phase)` works too.
+    `Net(prototxt, weights, phase)` works too. While `debug_info` (the prototxt's; may be set) is
+    true, the log shows the mean value and gradient of each layer's blobs; see debug_info.py.
 
     Raises MissingFileError for a file that is not there, ModelError for what is wrong in it,
     WeightsError for weights that do not fit. Results are live views: the next forward overwrites
