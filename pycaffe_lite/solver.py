@@ -18,7 +18,7 @@ from .lr_policy import Schedule, learning_rate, observe_loss
 from .net import Net
 from .ops.base import Array, Ops
 from .parameters import Parameter
-from .solver_file import PathLike, located, read_solver
+from .solver_file import NetChoice, PathLike, located, read_solver
 
 log = logging.getLogger("pycaffe_lite")
 
@@ -49,8 +49,8 @@ class Solver:
         if known is None or known.__module__ == cls.__module__:  # a built-in is never replaced
             Solver.registry[name] = cls
 
-    def __init__(self, solver_file: PathLike | Any) -> None:
-        self.param = read_solver(solver_file)
+    def __init__(self, source: PathLike | Any) -> None:
+        self.param = read_solver(source)
         self.iter = 0
         self.schedule = Schedule()
         self.action: Action | None = None
@@ -59,25 +59,26 @@ class Solver:
         self._loss = training_log.SmoothedLoss()
         self._clock = training_log.Clock(0)
         self._stopping = False
-        with located(solver_file):
-            self._build()
+        log.info("Initializing solver from parameters: \n%s", prototxt.to_text(self.param))
+        with located(source):
+            solver_file.check(self.param)
+            self.check()
+            train, tests = solver_file.train_net(self.param), solver_file.test_nets(self.param)
+            if self.param.snapshot:
+                snapshot.check_prefix(self.param.snapshot_prefix)
+        self._build(source, train, tests)
 
-    def _build(self) -> None:
+    def _build(self, source: PathLike | Any, train: NetChoice, tests: list[NetChoice]) -> None:
         param = self.param
-        log.info("Initializing solver from parameters: \n%s", prototxt.to_text(param))
-        solver_file.check(param)
-        self.check()
-        train, tests = solver_file.train_net(param), solver_file.test_nets(param)
-        if param.snapshot:
-            snapshot.check_prefix(param.snapshot_prefix)
         if param.random_seed >= 0:
             device.set_random_seed(param.random_seed + process.solver_rank())
-        log.info("Creating training net from %s", train.origin)
-        self.net: Net = train.build()
+        how = "from" if isinstance(train.source, str) else "specified in"
+        log.info("Creating training net %s %s", how, train.origin)
+        self.net: Net = train.build(source)
         self.test_nets: list[Net] = []
         for k, choice in enumerate(tests):
             log.info("Creating test net (#%d) specified by %s", k, choice.origin)
-            self.test_nets.append(choice.build())
+            self.test_nets.append(choice.build(source))
         self._always_debugs = self.net.debug_info
         for net in self.test_nets:
             net.debug_info |= param.debug_info

@@ -86,19 +86,19 @@ class NetChoice:
     @property
     def origin(self) -> str:
         """Where it comes from, as Caffe's log says it."""
-        if isinstance(self.source, str):
-            return f"net file: {self.source}"
-        return self.field
+        return f"{self.field} file: {self.source}" if isinstance(self.source, str) else self.field
 
-    def build(self) -> Net:
-        """The net. The solver's state goes before the one that the net's own file sets, if any.
+    def build(self, solver_file: PathLike | Any) -> Net:
+        """The net. Of its state, what the solver sets counts before what the net's own file does.
 
-        Raises what Net raises, saying that a solver asks for it.
+        Raises what Net raises; a file that is not there, and errors in a net that stands in the
+        solver, say so.
         """
         try:
-            return Net(self.source, self._phase_and_level[0], self._phase_and_level[1], self.stages)
+            state = self._merged_state()
+            return Net(self.source, state.phase, state.level, list(self.state.stage))
         except MissingFileError as error:
-            if str(self.source) not in str(error):
+            if not isinstance(self.source, str) or self.source not in str(error):
                 raise  # a file that a layer needs
             raise MissingFileError(
                 f"{error} ({self.field} of the solver; names are relative to the working directory)"
@@ -106,20 +106,15 @@ class NetChoice:
         except ModelError as error:
             if isinstance(self.source, str):
                 raise
-            raise type(error)(f"{self.field}: {error}") from error
+            with located(solver_file):
+                raise type(error)(f"{self.field}: {error}") from error
 
-    @property
-    def stages(self) -> list[str]:
-        """Those that the solver adds to the net's own."""
-        return list(self.state.stage)
-
-    @property
-    def _phase_and_level(self) -> tuple[int, int]:
+    def _merged_state(self) -> Any:
         spec = prototxt.read_net(self.source) if isinstance(self.source, str) else self.source
         merged = caffe_pb2.NetState(phase=self.phase)
         merged.MergeFrom(spec.state)
         merged.MergeFrom(self.state)
-        return merged.phase, merged.level
+        return merged
 
 
 def train_net(param: Any) -> NetChoice:

@@ -170,6 +170,26 @@ def test_files_that_are_not_there(tmp_path):
         get_solver(tmp_path / "s.prototxt")
 
 
+def test_errors_in_nets_say_where(tmp_path):
+    bad = "layer { name: 'c' type: 'Cnv' }"
+    (tmp_path / "net.prototxt").write_text(f"name: 'n'\n{bad}")
+    (tmp_path / "s.prototxt").write_text(f"net: '{tmp_path}/net.prototxt'")
+    with pytest.raises(ModelError, match=rf"^{tmp_path}/net.prototxt:2: layer 'c' \(Cnv\)"):
+        get_solver(tmp_path / "s.prototxt")
+    (tmp_path / "s.prototxt").write_text(f"train_net_param {{ {bad} }}")
+    with pytest.raises(ModelError, match=rf"^{tmp_path}/s.prototxt: train_net_param: layer 'c'"):
+        get_solver(tmp_path / "s.prototxt")
+
+
+def test_where_nets_come_from(train, tmp_path, caplog):
+    train("test_net_param { name: 'n' } test_iter: [1, 1] test_interval: 1")
+    net = f"net file: {tmp_path}/net.prototxt"
+    lines = [m for m in caplog.messages if m.startswith("Creating")]
+    assert lines[0] == f"Creating training net from {net}"
+    assert "Creating test net (#0) specified by test_net_param" in lines
+    assert f"Creating test net (#1) specified by {net}" in lines
+
+
 def test_an_unknown_field_is_an_error_with_its_line(tmp_path):
     (tmp_path / "s.prototxt").write_text("base_lr: 1\nbase_rate: 2")
     with pytest.raises(ModelError, match=r"s.prototxt:2:\d+: .*base_rate"):
