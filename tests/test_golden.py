@@ -10,10 +10,13 @@ import pytest
 
 import pycaffe_lite
 
-CASES = sorted((Path(__file__).parent / "golden" / "layers").glob("*.npz"))
+GOLDEN = Path(__file__).parent / "golden"
+CASES = [path for kind in ("layers", "forks") for path in sorted((GOLDEN / kind).glob("*.npz"))]
 TOLERANCE = 1e-4
 # The original does not add these up over two backward calls, so neither can be compared.
-ONE_BACKWARD = re.compile(r'type: "(Scale|Parameter|HingeLoss|LSTM|RNN)"')
+ONE_BACKWARD = re.compile(
+    r'type: "(Scale|Parameter|HingeLoss|LSTM|RNN|MultiBoxLoss|SmoothL1Loss|BN)"'
+)
 
 
 def distance(got: np.ndarray, want: np.ndarray) -> float:
