@@ -139,6 +139,47 @@ def test_records_read_ahead_go_on(train, tmp_path, rng):
     assert_same(resumed, whole)
 
 
+SEQUENCE_NET = """
+layer { name: 'd' type: 'HDF5Data' top: 'x' top: 'cont'
+  hdf5_data_param { source: '%s/list.txt' batch_size: 4 } }
+layer { name: 'r' type: '%s' bottom: 'x' bottom: 'cont' top: 'h'
+  recurrent_param { num_output: 5 weight_filler { type: 'uniform' min: -0.2 max: 0.2 } } }
+layer { name: 'loss' type: 'Reduction' bottom: 'h' top: 'loss' loss_weight: 1
+  reduction_param { operation: SUMSQ } }
+"""
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "RNN"])
+def test_sequences_go_on(kind, train, tmp_path):
+    """Over more than one batch: 4 steps of 3 streams each."""
+    with h5py.File(tmp_path / "data.h5", "r+") as file:
+        file.create_dataset("cont", data=np.ones((8, 3), "f4"))
+    net = SEQUENCE_NET % (tmp_path, kind)
+    whole = train(net=net)
+    whole.step(3)
+    whole.snapshot()
+    whole.step(2)
+    resumed = train(net=net)
+    resumed.restore(tmp_path / "s_iter_3.solverstate")
+    resumed.step(2)
+    assert_same(resumed, whole)
+
+
+def test_sequences_of_other_streams_begin_anew(train, tmp_path, caplog):
+    with h5py.File(tmp_path / "data.h5", "r+") as file:
+        file.create_dataset("cont", data=np.ones((8, 3), "f4"))
+    first = train(net=SEQUENCE_NET % (tmp_path, "RNN"))
+    first.step(1)
+    first.snapshot()
+    with h5py.File(tmp_path / "data.h5", "r+") as file:
+        for name in ("x", "cont"):
+            part = file[name][:, :2]
+            del file[name]
+            file.create_dataset(name, data=part)
+    train(net=SEQUENCE_NET % (tmp_path, "RNN")).restore(tmp_path / "s_iter_1.solverstate")
+    assert "hidden states of 3 streams, the layer has 2" in caplog.text
+
+
 MEMORY_NET = """
 layer { name: 'd' type: 'MemoryData' top: 'x' top: 'y'
   memory_data_param { batch_size: 2 channels: 3 height: 4 width: 5 } }

@@ -91,6 +91,25 @@ class _Recurrent(Layer):
         self.restarts = self.restarts or streams != self.streams
         self.streams = streams
 
+    # ---- going on ------------------------------------------------------------------------------
+
+    def data_state(self) -> dict[str, Any]:
+        """The states that the next forward begins with, where it goes on from the one before."""
+        goes_on = not (self.exposed or self.restarts)
+        last = [blob.data[self.steps].tolist() for blob in self._kept] if goes_on else []
+        return {"states": last}
+
+    def restore_data_state(self, state: dict[str, Any]) -> None:
+        """Go on as the layer did whose `data_state()` this is; ModelError for other streams."""
+        last = state["states"]
+        if last and len(last[0]) != self.streams:
+            raise ModelError(
+                f"hidden states of {len(last[0])} streams, the layer has {self.streams}"
+            )
+        self.restarts = not last
+        for blob, values in zip(self._kept, last, strict=False):
+            blob.data[self.steps] = values
+
     # ---- forward -------------------------------------------------------------------------------
 
     def _begin(self, bottom: Any) -> list[Any]:
