@@ -165,3 +165,19 @@ def prior_boxes(height: int, width: int, rules: PriorRules) -> Boxes:
     boxes = np.concatenate((centre - half, centre + half), axis=-1)
     boxes /= [rules.image[1], rules.image[0]] * 2
     return (np.clip(boxes, 0, 1) if rules.clip else boxes).reshape(-1, 4)
+
+
+def pooling_bins(ends: Boxes, scale: float, bins: int, limit: int) -> tuple[Boxes, Boxes]:
+    """One axis of regions, (R, 2) first and last pixel -> their bins, and which are well formed.
+
+    The bins are (R, bins, 2) whole begins and ends in [0, limit], in single precision as in Fast
+    R-CNN, so that edges on whole numbers fall as there. Not well formed: the last pixel before the
+    first.
+    """
+    scaled = np.asarray(ends, "f4") * np.float32(scale)
+    rounded = np.floor(np.abs(scaled) + np.float32(0.5)) * np.sign(scaled)
+    start, end = rounded[:, :1], rounded[:, 1:]
+    side = np.maximum(end - start + 1, 1) / np.float32(bins)
+    k = np.arange(bins, dtype="f4")
+    edges = np.stack((np.floor(k * side), np.ceil((k + 1) * side)), axis=2)
+    return np.clip(edges + start[:, :, None], 0, limit).astype(int), (end >= start)[:, 0]

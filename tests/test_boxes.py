@@ -95,3 +95,9 @@ def test_the_best_come_first_and_equal_ones_as_they_are():
     assert boxes.best_first(scores).tolist() == [1, 0, 2, 3]
     assert boxes.best_first(scores, 2).tolist() == [1, 0]
     assert boxes.best_first(scores, 0).tolist() == []
+
+
+def test_bins_of_regions_round_halves_away_from_0_and_include_both_ends():
+    found, valid = boxes.pooling_bins(np.array([[2, 10], [-6, 6], [9, 3]]), 0.25, 2, 6)
+    assert found.tolist() == [[[1, 3], [2, 4]], [[0, 1], [0, 3]], [[2, 3], [2, 3]]]
+    assert valid.tolist() == [True, True, False]
