@@ -9,8 +9,8 @@ import numpy as np
 
 from .blob import describe
 from .errors import MissingFileError, ModelError
-from .io import blobproto_to_array
 from .proto import caffe_pb2
+from .stored_blob import from_message
 
 _APPLIED = {
     "scale", "mirror", "crop_size", "mean_file", "mean_value", "force_color", "force_gray",
@@ -119,7 +119,7 @@ def _read_mean(path: str) -> np.ndarray:
         raise MissingFileError(f"could not open mean_file {path} (file not found)") from None
     except (OSError, DecodeError) as error:
         raise ModelError(f"failed to parse mean_file {path}: {error}") from error
-    values = blobproto_to_array(blob).astype(np.float32)
+    values = from_message(blob).array().astype(np.float32)
     image = values.reshape(values.shape[1:]) if values.shape[:1] == (1,) else values
     if image.ndim != 3:
         raise ModelError(
