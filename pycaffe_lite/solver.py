@@ -86,7 +86,8 @@ class Solver:
             for net in (self.net, *self.test_nets):
                 net.copy_from(path)
         self._learnable: list[Parameter] = self.net._parameters.learnable
-        self.history = [Blob(p.blob.shape) for _ in range(self.histories) for p in self._learnable]
+        blobs = [parameter.blob for parameter in self._learnable]
+        self.history = [Blob(b.shape, b.dtype) for _ in range(self.histories) for b in blobs]
         log.info("Solver scaffolding done.")
 
     def check(self) -> None:

@@ -52,9 +52,10 @@ class SmoothedLoss:
     def settle(self) -> None:
         """Fetch the losses that have come."""
         pending, self._pending = self._pending, []
-        for iteration, loss in pending:
-            self._smooth(float(loss))
-            if not math.isfinite(self._mean) and not self._warned:
+        for iteration, value in pending:
+            loss = float(value)
+            self._smooth(loss)
+            if not math.isfinite(loss) and not self._warned:
                 self._warned = True
                 log.warning("Iteration %d, loss = %g: training has diverged", iteration, loss)
 

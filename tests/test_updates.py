@@ -14,6 +14,7 @@ from small_solvers import BATCH, ByHand, make_solver, regression, values, write_
 
 import pycaffe_lite
 from pycaffe_lite import ModelError, SGDSolver, device
+from pycaffe_lite.blob import precision
 from pycaffe_lite.solver import Solver
 
 GOLDEN = Path(__file__).parent / "golden" / "solvers"
@@ -57,6 +58,25 @@ def test_updates(kind, decay, shared, tmp_path):
     net = regression(tmp_path, shared=shared)
     solver, hand = pair(tmp_path, kind, text, net=net, lr=lr, decay=decay)
     check_steps(solver, hand)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_in_double_precision(kind, tmp_path):
+    """Where rounding hides no slip in a formula; settings are float32 still."""
+
+    def single(settings):
+        return {k: float(np.float32(v)) for k, v in settings.items()}
+
+    text = "base_lr: 0.05 weight_decay: 0.5 iter_size: 2"
+    settings = single({**KINDS[kind][1], "lr": 0.05, "decay": 0.5})
+    settings = {"momentum2": float(np.float32(0.999)), "delta": float(np.float32(1e-8)), **settings}
+    with precision(np.float64):
+        solver, hand = pair(tmp_path, kind, text, iter_size=2, **settings)
+    for _ in range(5):
+        solver.step(1)
+        hand.step()
+        for blob, expected in zip(solver.net.params["ip"], hand.params, strict=True):
+            assert_allclose(blob.data.ravel(), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)
