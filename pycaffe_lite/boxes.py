@@ -181,3 +181,26 @@ def pooling_bins(ends: Boxes, scale: float, bins: int, limit: int) -> tuple[Boxe
     k = np.arange(bins, dtype="f4")
     edges = np.stack((np.floor(k * side), np.ceil((k + 1) * side)), axis=2)
     return np.clip(edges + start[:, :, None], 0, limit).astype(int), (end >= start)[:, 0]
+
+
+def anchors(base: float, ratios: Sequence[float], scales: Sequence[float]) -> Boxes:
+    """(len(ratios) * len(scales), 4) boxes around the square of side `base` at the origin.
+
+    For each ratio of height to width the square's area gives a width and a height, rounded (halves
+    to even, as Faster R-CNN does), which are then scaled. Pixels, the last included.
+    """
+    widths = np.round(np.sqrt(base * base / np.asarray(ratios, "f8")))
+    heights = np.round(widths * ratios)
+    size = np.stack((widths, heights), axis=1)[:, None] * np.asarray(scales, "f8")[:, None]
+    half = (size.reshape(-1, 2) - 1) / 2
+    centre = (base - 1) / 2
+    return np.concatenate((centre - half, centre + half), axis=1)
+
+
+def regress(priors: Boxes, told: Boxes) -> Boxes:
+    """Boxes in pixels, the last included, moved and scaled as (..., 4) deltas tell (R-CNN)."""
+    size = priors[..., 2:] - priors[..., :2] + 1
+    with np.errstate(over="ignore", invalid="ignore"):
+        centre = told[..., :2] * size + priors[..., :2] + 0.5 * size
+        half = 0.5 * np.exp(told[..., 2:]) * size
+        return np.concatenate((centre - half, centre + half), axis=-1)

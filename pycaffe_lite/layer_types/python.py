@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import Any
 
 from ..errors import ModelError
 from ..layer import Layer
+
+log = logging.getLogger(__name__.partition(".")[0])
+
+_REPLACED = {("rpn.proposal_layer", "ProposalLayer")}
+"""Layers of public projects that are built in, as their own modules want a build of Caffe."""
 
 
 class Python(Layer):
@@ -14,7 +20,8 @@ class Python(Layer):
 
     Its verbs get Blobs with NumPy arrays in every mode, unless the class says `host_only = False`;
     `param_str` and `phase` are set before `setup`; `reshape` is called before every forward. The
-    module is found as by `import`. Raises ImportError for a module or class that is not there,
+    module is found as by `import`; for the ProposalLayer of Faster R-CNN a layer of the package
+    stands in where it is not found. Raises ImportError for a module or class that is not there,
     TypeError for a class that is no Layer; other errors of the module pass unchanged.
     """
 
@@ -28,6 +35,9 @@ class Python(Layer):
         try:
             home = importlib.import_module(module)
         except ImportError as error:
+            if (module, name) in _REPLACED:
+                log.info("%s: %s is built in, as %r cannot be imported", where, name, module)
+                return Layer.registry[name].from_spec(spec)
             raise ImportError(f"{where}: cannot import module {module!r}: {error}") from error
         found = getattr(home, name, None)
         if found is None:
