@@ -38,7 +38,9 @@ _POSITION = "pycaffe_lite_position"  # the name of what Caffe does not know, in 
 
 
 def check_prefix(prefix: str) -> None:
-    """ModelError where no snapshot could be written under the prefix."""
+    """ModelError where no snapshot could be written under the prefix: a new file is tried."""
+    import tempfile  # here: not needed to run a net
+
     if not prefix:
         raise ModelError("snapshot_prefix is not set, and snapshots are asked for")
     folder = Path(f"{prefix}_iter_0").parent
@@ -46,11 +48,14 @@ def check_prefix(prefix: str) -> None:
         raise ModelError(
             f"cannot write to snapshot prefix {prefix!r}: there is no folder {os.fspath(folder)!r}"
         )
-    if not os.access(folder, os.W_OK | os.X_OK):
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
         raise ModelError(
-            f"cannot write to snapshot prefix {prefix!r}: folder {os.fspath(folder)!r} may not be"
-            " written"
-        )
+            f"cannot write to snapshot prefix {prefix!r}: folder {os.fspath(folder)!r}:"
+            f" {error.strerror}"
+        ) from error
 
 
 # ---- writing -----------------------------------------------------------------------------------
