@@ -59,7 +59,8 @@ class Solver:
         self._loss = training_log.SmoothedLoss()
         self._clock = training_log.Clock(0)
         self._stopping = False
-        log.info("Initializing solver from parameters: \n%s", prototxt.to_text(self.param))
+        if log.isEnabledFor(logging.INFO):
+            log.info("Initializing solver from parameters: \n%s", prototxt.to_text(self.param))
         with located(source):
             solver_file.check(self.param)
             self.check()
