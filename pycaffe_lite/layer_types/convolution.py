@@ -28,7 +28,8 @@ class _Filters(Layer):
         self.axis = canonical_axis(param.axis, shape)
         self.axes = len(shape)
         self.window = conv_window(param, len(shape) - self.axis - 1)
-        self.channels, self.outputs, self.group = shape[self.axis], param.num_output, param.group
+        self.channels, self.outputs = shape[self.axis], param.num_output
+        self.group = self._groups()
         if self.outputs < 1:
             raise ModelError(f"num_output must be > 0, got {self.outputs}")
         if self.group < 1:
@@ -82,6 +83,9 @@ class _Filters(Layer):
     def _maps(self, array: Any) -> Any:
         return maps(array, self.axis)
 
+    def _groups(self) -> int:
+        return self.param.group  # type: ignore[no-any-return]
+
     def _channels(self) -> tuple[int, int]:
         """The first two dimensions of the weights."""
         raise NotImplementedError
@@ -125,6 +129,17 @@ class Convolution(_Filters):
 
     def _input_gradient(self, dy: Any, w: Any, dx: Any) -> None:
         self.ops.conv_backward_data(dy, w, self.window, self.group, dx)
+
+
+class DepthwiseConvolution(Convolution):
+    """Convolution under the name that MobileNet's forks give it; `group` has to be written."""
+
+
+class ConvolutionDepthwise(Convolution):
+    """Convolution of each channel by itself: where `group` is not given, it is the channels."""
+
+    def _groups(self) -> int:
+        return self.param.group if self.param.HasField("group") else self.channels
 
 
 class Deconvolution(_Filters):

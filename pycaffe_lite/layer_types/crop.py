@@ -1,4 +1,4 @@
-"""Cropping one blob to the size of another."""
+"""Cropping a blob to the size of another, or by so much on each side."""
 
 from __future__ import annotations
 
@@ -57,3 +57,32 @@ class Crop(Layer):
                 f" dimensions following axis: {len(given)} vs. {axes}"
             )
         return given if len(given) == axes else (given or [0]) * axes
+
+
+class CropCenter(Layer):
+    """The bottom without `crop_size` positions at either end of each axis; waifu2x's.
+
+    An entry of `crop_size` for each axis, 0 for those that are not given.
+    """
+
+    def reshape(self, bottom: Any, top: Any) -> None:
+        shape, cut = bottom[0].shape, list(self.param.crop_size)
+        if len(cut) > len(shape):
+            raise ModelError(f"crop_size has {len(cut)} entries, the input {len(shape)} axes")
+        cut += [0] * (len(shape) - len(cut))
+        for i, (size, ends) in enumerate(zip(shape, cut, strict=True)):
+            if ends and 2 * ends >= size:
+                raise ModelError(
+                    f"the crop for dimension {i} is out-of-bounds: {ends} at either end of {size}"
+                )
+        top[0].reshape(*(size - 2 * ends for size, ends in zip(shape, cut, strict=True)))
+        self.part = tuple(slice(ends, size - ends) for size, ends in zip(shape, cut, strict=True))
+
+    def forward(self, bottom: Any, top: Any) -> None:
+        top[0].data[...] = bottom[0].data[self.part]
+
+    def backward(self, top: Any, propagate_down: Any, bottom: Any) -> None:
+        if propagate_down[0]:
+            dx = bottom[0].diff
+            dx[...] = 0
+            dx[self.part] = top[0].diff

@@ -157,3 +157,12 @@ def _remaining(old: Shape, known: list[int]) -> int:
             f" dimensions ({prod(known)})"
         )
     return count // explicit
+
+
+class Unsqueeze(_Reshaped):
+    """The bottom with an axis of size 1 put in at `dim` (0), from the end where negative."""
+
+    def new_shape(self, shape: Shape) -> Shape:
+        """`shape` with a 1 at that axis."""
+        axis = canonical_axis(self.param.dim, (*shape, 1))
+        return (*shape[:axis], 1, *shape[axis:])

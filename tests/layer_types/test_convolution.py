@@ -197,6 +197,35 @@ def test_channels_may_not_change():
     assert net.forward()["y"].shape == (1, 4, 6, 7)
 
 
+# ---- under other names -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group", [1, 3])
+def test_depthwise_convolution_is_a_convolution_with_its_group(ops, group):
+    check_layer(
+        ops,
+        "type: 'DepthwiseConvolution' convolution_param { num_output: 6 kernel_size: 2"
+        f" group: {group} }}",
+        bottoms=[(2, 3, 5, 4)],
+        expect=lambda x, w, b: convolve(
+            x, w, b, stride=(1, 1), pad=(0, 0), dilation=(1, 1), group=group
+        ),
+    )
+
+
+@pytest.mark.parametrize(("param", "group"), [("", 6), ("group: 6", 6), ("group: 2", 2)])
+def test_convolution_depthwise_has_as_many_groups_as_channels(ops, param, group):
+    check_layer(
+        ops,
+        "type: 'ConvolutionDepthwise' convolution_param { num_output: 6 kernel_size: 2"
+        f" {param} }}",
+        bottoms=[(2, 6, 5, 4)],
+        expect=lambda x, w, b: convolve(
+            x, w, b, stride=(1, 1), pad=(0, 0), dilation=(1, 1), group=group
+        ),
+    )
+
+
 def columns(x, kernel, *, stride=None, pad=None, dilation=None):
     """(N, C, *S) -> (N, C * taps, *P) by definition: one value at a time, in float64."""
     axes = x.ndim - 2

@@ -124,3 +124,47 @@ def test_an_empty_batch(on_ops):
     net = crop_net((0, 2, 5, 4), (0, 2, 3, 1))
     assert net.forward()["y"].shape == (0, 2, 3, 1)
     net.backward()
+
+
+# ---- CropCenter --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cut", "part"),
+    [
+        ("[0, 0, 2, 1]", np.s_[:, :, 2:5, 1:5]),
+        ("[0, 1]", np.s_[:, 1:4]),
+        ("[]", np.s_[:]),
+    ],
+)
+def test_crop_center(ops, cut, part):
+    check_layer(
+        ops,
+        f"type: 'CropCenter' crop_center_param {{ crop_size: {cut} }}",
+        bottoms=[(2, 5, 7, 6)],
+        expect=lambda x: x[part],
+    )
+
+
+@pytest.mark.parametrize(
+    ("cut", "text"),
+    [
+        ("[0, 0, 0, 3]", "the crop for dimension 3 is out-of-bounds: 3 at either end of 6"),
+        ("[0, 0, 0, 0, 1]", "crop_size has 5 entries, the input 4 axes"),
+    ],
+)
+def test_what_crop_center_cannot_cut(cut, text):
+    with pytest.raises(ModelError, match=rf"layer 'it' \(CropCenter\): {text}"):
+        make_net(
+            "input: 'x' input_shape { dim: [2, 5, 7, 6] } layer { name: 'it' type: 'CropCenter'"
+            f" bottom: 'x' top: 'y' crop_center_param {{ crop_size: {cut} }} }}"
+        )
+
+
+def test_crop_center_of_an_empty_batch(on_ops):
+    net = make_net(
+        "force_backward: true input: 'x' input_shape { dim: [0, 5, 7] } layer { name: 'it'"
+        " type: 'CropCenter' bottom: 'x' top: 'y' crop_center_param { crop_size: [0, 1] } }"
+    )
+    assert net.forward()["y"].shape == (0, 3, 7)
+    assert net.backward()["x"].shape == (0, 5, 7)

@@ -226,3 +226,20 @@ def test_an_empty_batch_is_flattened(on_ops):
     net = net_of("Flatten", (0, 8, 3))
     assert net.forward()["y"].shape == (0, 24)
     net.backward()
+
+
+@pytest.mark.parametrize(
+    ("dim", "shape"), [(0, (1, 4, 3)), (1, (4, 1, 3)), (2, (4, 3, 1)), (-1, (4, 3, 1))]
+)
+def test_unsqueeze(ops, dim, shape):
+    check_layer(
+        ops,
+        f"type: 'Unsqueeze' unsqueeze_param {{ dim: {dim} }}",
+        bottoms=[(4, 3)],
+        expect=lambda x: x.reshape([len(x) if d == 4 else d for d in shape]),
+    )
+
+
+def test_unsqueeze_names_an_axis_that_is_not_there():
+    with pytest.raises(ModelError, match=r"layer 'it' \(Unsqueeze\).*axis 3 out of range for 3-D"):
+        net_of("Unsqueeze", (4, 3), "unsqueeze_param { dim: 3 }")
