@@ -100,9 +100,9 @@ class Net:
         self._locate: Callable[[str | None], str] = partial(_locate, "", "")
         if isinstance(source, caffe_pb2.NetParameter):
             return source
-        spec = prototxt.read_net(source, unknown_fields)
-        text = prototxt.read_file(source).decode("utf-8", "surrogateescape")
-        self._locate = partial(_locate, os.fspath(source), text)
+        data, name = prototxt.read_file(source), os.fspath(source)  # once: it may be a pipe
+        spec = prototxt.parse_bytes(data, caffe_pb2.NetParameter, name, unknown_fields)
+        self._locate = partial(_locate, name, data.decode("utf-8", "surrogateescape"))
         return spec
 
     def _build(self, spec: Any) -> None:

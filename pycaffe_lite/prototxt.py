@@ -51,7 +51,11 @@ def read_text(path: AnyPath, message_class: type[M], unknown_fields: str = "erro
     Raises MissingFileError where there is no such file and ModelError where it cannot be read, is
     empty or something else, or does not parse.
     """
-    data, name = read_file(path), os.fspath(path)
+    return parse_bytes(read_file(path), message_class, os.fspath(path), unknown_fields)
+
+
+def parse_bytes(data: bytes, message_class: type[M], name: str, unknown_fields: str = "error") -> M:
+    """The message in the content of a text file, `name`. Raises ModelError as read_text does."""
     if not data.removeprefix(b"\xef\xbb\xbf").strip():
         raise _not_parsed(message_class, name, describe_content(b""))
     if b"\0" in data[:4096]:  # spares decoding a large weights file

@@ -128,7 +128,9 @@ class Numbers:
         flat, done = out.reshape(-1), 0
         for piece in self._pieces:
             if isinstance(piece, np.ndarray):
-                flat[done : done + len(piece)] = np.ascontiguousarray(piece).view(self.dtype)[:, 0]
+                numbers = np.ascontiguousarray(piece).view(self.dtype)[:, 0]
+                with np.errstate(over="ignore", invalid="ignore"):
+                    flat[done : done + len(piece)] = numbers
                 done += len(piece)
                 continue
             count = (piece.end - piece.start) // self._size
@@ -143,7 +145,8 @@ class Numbers:
         for k in range(0, len(out), _CHUNK):
             chunk = part[: min(_CHUNK, len(out) - k)]
             self._wire.read_into(start + k * self._size, chunk)
-            out[k : k + len(chunk)] = chunk
+            with np.errstate(over="ignore", invalid="ignore"):  # a double may be any
+                out[k : k + len(chunk)] = chunk
 
 
 def from_message(proto: Any) -> StoredBlob:

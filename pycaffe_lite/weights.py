@@ -33,6 +33,8 @@ def load(net: Net, path: PathLike, strict: bool = False, permissive: bool = Fals
     MissingFileError, and WeightsError where the file is damaged or something else, or blobs differ
     in number or shape; the net is then unchanged.
     """
+    if Path(path).is_fifo():  # it would have to be read twice
+        raise WeightsError(f"cannot read {os.fspath(path)}: a pipe, no file")
     try:
         with Path(path).open("rb") as file:
             is_hdf5 = file.read(8) == _HDF5_SIGNATURE

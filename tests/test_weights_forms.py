@@ -230,3 +230,13 @@ def test_a_file_that_would_be_too_large_is_not_begun(tmp_path, monkeypatch):
     with pytest.raises(WeightsError, match="more than 100 cannot be read by Caffe: use save_hdf5"):
         fill(make_net("name: 'chain' " + CHAIN)).save(tmp_path / "w.caffemodel")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_doubles_beyond_single_precision_are_infinite(tmp_path, packed):
+    values = np.append(W.astype(float).ravel()[1:], 1e300)
+    stored = record(8, floats(values, "d"))
+    if not packed:
+        stored = b"".join(varint(8 << 3 | 1) + struct.pack("<d", v) for v in values)
+    net = load(tmp_path, layer(shape(4, 3) + stored, PACKED[1]))
+    assert_array_equal(net.params["a"][0].data.ravel(), [*W.ravel()[1:], np.inf])

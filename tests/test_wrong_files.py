@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import tarfile
+import threading
 import zipfile
 
 import numpy as np
@@ -158,3 +160,16 @@ def test_files_that_are_not_there(tmp_path):
         Net(parse_net(MODEL), TEST).copy_from(tmp_path / "none")
     with pytest.raises(ModelError, match=f"Could not open file {tmp_path}: "):
         Net(tmp_path, TEST)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_prototxt_comes_through_a_pipe_and_weights_do_not(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=(MODEL,))
+    writer.start()
+    net = Net(path, TEST)
+    writer.join()
+    assert net.params["ip"][0].data.shape == (4, 3)
+    with pytest.raises(WeightsError, match="a pipe, no file"):
+        net.copy_from(path)
