@@ -19,6 +19,7 @@ from .net import Net
 from .ops.base import Array, Ops
 from .parameters import Parameter
 from .solver_file import NetChoice, PathLike, located, read_solver
+from .training_observer import TrainingObserver
 
 log = logging.getLogger("pycaffe_lite")
 
@@ -31,9 +32,9 @@ class Solver:
 
     `net` is the net in training, `test_nets` those it is tested with; `iter` counts iterations;
     `param` is the SolverParameter, whose values count from the next iteration on; `history` holds
-    what updates remember, a Blob for each parameter and kind. `action` may stop the training. With
-    the solver's `debug_info` the net in training logs its values where a display is due, test nets
-    always.
+    what updates remember, a Blob for each parameter and kind; `last_lr` is the learning rate of the
+    last update. `action` may stop the training, `observers` watch it. With the solver's
+    `debug_info` the net in training logs its values where a display is due, test nets always.
 
     Raises MissingFileError for a file that is not there, and ModelError for what is wrong in one.
     """
@@ -54,6 +55,8 @@ class Solver:
         self.iter = 0
         self.schedule = Schedule()
         self.action: Action | None = None
+        self.observers: list[TrainingObserver] = []
+        self.last_lr: float | None = None
         self.xp: Any = np
         self._callbacks: list[tuple[Callable[[], Any], Callable[[], Any]]] = []
         self._loss = training_log.SmoothedLoss()
@@ -109,6 +112,8 @@ class Solver:
                 if self._stopping:
                     break
             self._iterate()
+            for observer in self.observers:
+                observer.iterated(self)
             self._take_action(snapshot_due=self._is_due(param.snapshot))
         self._loss.settle()
 
@@ -185,6 +190,11 @@ class Solver:
     # ---- the update ----------------------------------------------------------------------------
 
     @property
+    def smoothed_loss(self) -> float:
+        """The mean loss of the last `average_loss` iterations; infinity before the first."""
+        return self._loss.value
+
+    @property
     def lr(self) -> float:
         """The learning rate of the next update. Raises ModelError for an unknown policy."""
         if self.param.lr_policy == "plateau":
@@ -195,8 +205,11 @@ class Solver:
         """Update the parameters from their gradients, which become what was subtracted; count one
         iteration."""
         ops, rate = device.current(), self.lr
+        self.last_lr = rate
         if self._is_due(self.param.display):
             log.info("Iteration %d, lr = %g", self.iter, rate)
+            for observer in self.observers:
+                observer.displayed(self)
         self.xp = ops.xp
         with np.errstate(all="ignore"), ops.running():  # as in nets: NaN is a result
             if self.param.clip_gradients >= 0:
@@ -256,10 +269,14 @@ class Solver:
                 return
             losses += net._run_forward(0, len(net.layers) - 1, self.param.test_compute_loss)
             result.add()
-        if self.param.test_compute_loss:
-            log.info("Test loss: %g", float(sum(losses, 0.0)) / count)
-        for line in result.lines():
+        loss = float(sum(losses, 0.0)) / count if self.param.test_compute_loss else None
+        if loss is not None:
+            log.info("Test loss: %g", loss)
+        lines = list(result.lines())
+        for line in lines:
             log.info("%s", line)
+        for observer in self.observers:
+            observer.tested(self, index, loss, lines)
 
     # ---- snapshots -----------------------------------------------------------------------------
 
