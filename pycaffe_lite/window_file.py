@@ -40,12 +40,12 @@ def read_window_file(path: str | os.PathLike[str]) -> WindowFile:
     ModelError with the number of a line that is something else, or where there is no image.
     """
     name = os.fspath(path)
-    images, windows = [], [np.empty(0, WINDOW)]
+    images, windows = list[str](), [np.empty(0, WINDOW)]
     try:
         with Path(path).open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             lines = _Lines(name, file)
             while (head := lines.next_or_none()) is not None:
-                lines.check_head(head)
+                lines.check_head(head if images else head.removeprefix("\ufeff"))
                 images.append(lines.next("the name of an image"))
                 for what in ("channels", "height", "width"):
                     lines.number(what)

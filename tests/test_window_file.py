@@ -41,6 +41,10 @@ def write(tmp_path):
     return written
 
 
+def test_a_byte_order_mark_is_passed_over(write):
+    assert read_window_file(write("\ufeff" + GOOD)).images[0] == "images/a picture.jpg"
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", " \n\n"])
 def test_images_and_windows(write, end):
     images, windows = read_window_file(write(GOOD.replace("\n", end)))

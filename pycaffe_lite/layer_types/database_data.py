@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,13 +13,10 @@ from ..image_source import ImageSource, Item
 from ..prefetch import Source
 from .data_layer import PrefetchingData, share_of_records
 
-log = logging.getLogger("pycaffe_lite")
-
 _READ = {
     "source", "batch_size", "backend", "rand_skip", "force_encoded_color", "prefetch",
     "disk_reader_threads", "huge_video_dataset", "verbose",  # a fork's, of speed and its log
 }  # fmt: skip
-_MOVED = {"scale", "mean_file", "crop_size", "mirror"}  # those of `layers` are moved by themselves
 
 
 class Data(PrefetchingData):
@@ -45,16 +41,9 @@ class Data(PrefetchingData):
         return _Records(self, transformer, labelled=len(top) > 1, dtype=top[0].dtype, seed=seed)
 
     def _check_fields(self) -> None:
-        """Refuse fields that would change what is read; say which ones do nothing, as in Caffe."""
+        """Refuse fields that would change what is read."""
         for field, _ in self.param.ListFields():
-            if field.name in _MOVED:
-                log.warning(
-                    "layer %r (Data): data_param { %s } does nothing; write it into"
-                    " transform_param",
-                    self.name,
-                    field.name,
-                )
-            elif field.name not in _READ:
+            if field.name not in (*_READ, *self.moved_fields):
                 raise ModelError(f"data_param {{ {field.name} }} is not supported")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -218,11 +219,14 @@ def _legacy(x: Any) -> tuple[int, ...]:
 def _listed(source: str) -> list[str]:
     """The names in a list file."""
     try:
-        names = Path(source).read_text(encoding="utf-8").split()
+        content = Path(source).read_bytes().removeprefix(codecs.BOM_UTF8)
     except FileNotFoundError:
         raise MissingFileError(f"failed to open source file: {source}") from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"failed to open source file: {source}: {error}") from error
+    except OSError as error:
+        raise ModelError(f"failed to open source file: {source}: {error.strerror}") from error
+    if content.startswith(b"\x89HDF"):
+        raise ModelError(f"{source} is an HDF5 file; source names a text file that lists such")
+    names = content.decode("utf-8", "surrogateescape").split()
     if not names:
         raise ModelError(f"must have at least 1 HDF5 filename listed in {source}")
     return names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import logging
 import os
 import re
@@ -68,26 +69,28 @@ class ListedImage(NamedTuple):
 def read_image_list(source: str | os.PathLike[str]) -> list[ListedImage]:
     """The lines "name label" of a list file, split at the last space; empty ones are left out.
 
+    A tab is as good as the space, as in Caffe's first reader.
+
     Raises MissingFileError, and ModelError for a line without a label, or one whose label is no
     whole number (Caffe takes that for 0), and for a file without lines.
     """
     path = os.fspath(source)
     try:
-        text = Path(source).read_bytes().decode("utf-8", "surrogateescape")
+        content = Path(source).read_bytes().removeprefix(codecs.BOM_UTF8)
     except FileNotFoundError:
         raise MissingFileError(f"failed to open source file: {path}: no such file") from None
     except OSError as error:
         raise ModelError(f"failed to open source file: {path}: {error.strerror}") from error
-    found = []
+    found, text = [], content.decode("utf-8", "surrogateescape")
     for number, line in enumerate(text.split("\n"), 1):  # a name may hold other line ends
         if line.strip():
-            name, _, label = line.rstrip().rpartition(" ")
-            if not name or not re.fullmatch("[+-]?[0-9]{1,9}", label):
+            match = re.fullmatch(r"(.+)[ \t]([+-]?[0-9]{1,9})", line.rstrip(), re.DOTALL)
+            if match is None:
                 raise ModelError(
                     f"{path} line {number}: expected a file name, a space and a whole number as"
                     f" label, got {line.rstrip()!r}"
                 )
-            found.append(ListedImage(name, int(label), number))
+            found.append(ListedImage(match[1], int(match[2]), number))
     if not found:
         raise ModelError(f"source file {path} is empty: it lists no image")
     return found

@@ -514,4 +514,5 @@ def test_fields_of_old_that_do_nothing_are_told(caplog):
     with caplog.at_level(logging.WARNING, "pycaffe_lite"):
         out = make_net(layer(2, "scale: 3")).forward()
     assert_array_equal(out["data"][:, 0, 0, 0], [0, 1])
-    assert "layer 'd' (Data): data_param { scale } does nothing" in caplog.text
+    assert len(caplog.messages) == 1
+    assert "layer 'd' (Data): scale belongs into transform_param" in caplog.messages[0]

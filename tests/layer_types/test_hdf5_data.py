@@ -317,6 +317,18 @@ def test_files_that_are_not_there(tmp_path):
         make_net(source(["x"], 2))
 
 
+def test_a_list_with_a_byte_order_mark():
+    write("a.h5", x=np.float32([[1, 2, 3], [4, 5, 6]]))
+    listed("\ufeffa.h5")
+    assert_array_equal(make_net(source(["x"], 2)).forward()["x"], [[1, 2, 3], [4, 5, 6]])
+
+
+def test_an_hdf5_file_in_the_place_of_a_list():
+    write("list.txt", x=np.zeros(2))
+    with pytest.raises(ModelError, match=r"list.txt is an HDF5 file; source names a text file"):
+        make_net(source(["x"], 2))
+
+
 def test_a_damaged_file(tmp_path):
     (tmp_path / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n and nothing more")
     listed("a.h5")

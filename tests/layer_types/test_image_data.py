@@ -212,13 +212,23 @@ def test_a_name_that_is_not_utf8():
     assert make_net(source()).forward()["label"] == [4]
 
 
-@pytest.mark.parametrize("line", ["a.png", "a.png 1.5", "a.png cat", "a.png\t3", " 3", "a.png 1_0"])
+@pytest.mark.parametrize("line", ["a.png", "a.png 1.5", "a.png cat", " 3", "a.png 1_0"])
 def test_a_line_without_a_label(line):
     listed(f"0.png 1\n\n{line}\n")
     with pytest.raises(ModelError, match=r"list\.txt line 3: expected .*label, got '"):
         read_image_list("list.txt")
     with pytest.raises(ModelError, match=r"layer 'd' .*list\.txt line 3"):
         make_net(source())
+
+
+def test_lists_with_spaces_tabs_and_a_byte_order_mark():
+    """Caffe's first reader of lists took both."""
+    listed("\ufeffa.png\t3\nb  c.png 4 \n d\t.png\t5\r\n")
+    assert [image[:2] for image in read_image_list("list.txt")] == [
+        ("a.png", 3),
+        ("b  c.png", 4),
+        (" d\t.png", 5),
+    ]
 
 
 def test_a_list_that_is_empty_or_missing():
