@@ -88,6 +88,7 @@ class Net:
             log.info("Initializing net from parameters: \n%s", prototxt.to_text(spec))
         spec = self._located(graph.insert_splits, spec)
         self._build(spec)
+        self._log_built()
         if weights is not None:
             self.copy_from(weights, strict)
         self.fill_params()
@@ -121,6 +122,14 @@ class Net:
         self._checked_diffs = self._is_filled = False
         self.load_report: LoadReport | None = None
         self._check_memory()
+
+    def _log_built(self) -> None:
+        """The last of the lines in which Caffe tells how it builds a net."""
+        tops = (top for step in self._steps for top in step.top)
+        log.info("Memory required for data: %d", sum(t.count * t.dtype.itemsize for t in tops))
+        for name in self.outputs:
+            log.info("This network produces output %s", name)
+        log.info("Network initialization done.")
 
     def fill_params(self, but: Iterable[Blob] = ()) -> None:
         """Give parameters the values of their fillers, once, `but` these.

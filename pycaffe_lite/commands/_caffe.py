@@ -157,13 +157,7 @@ def choose_device(args: argparse.Namespace) -> None:
 
 
 def build_net(args: argparse.Namespace, phase: int) -> Net:
-    """The net of -model, -level and -stage, with Caffe's closing lines. Raises as Net does."""
+    """The net of -model, -level and -stage. Raises as Net does."""
     from ..net import Net
 
-    net = Net(args.model, phase, level=args.level, stages=stages(args))
-    tops = (top for step in net._steps for top in step.top)
-    log.info("Memory required for data: %d", sum(t.count * t.dtype.itemsize for t in tops))
-    for name in net.outputs:
-        log.info("This network produces output %s", name)
-    log.info("Network initialization done.")
-    return net
+    return Net(args.model, phase, level=args.level, stages=stages(args))
