@@ -12,6 +12,9 @@ from .commands._flags import FlagParser
 from .errors import ModelError
 from .version import __version__
 
+_UPGRADES = ("upgrade_net_proto_text", "upgrade_net_proto_binary", "upgrade_solver_proto_text")
+"""Caffe's tools that are one command here, which looks into the file."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and give its exit status; what is wrong with its input is 1 and one line."""
@@ -62,7 +65,7 @@ def _current(argv: Sequence[str]) -> list[str]:
     args = list(argv)
     for k, arg in enumerate(args):
         if not arg.startswith("-"):
-            name = arg.replace("_", "-")
+            name = "upgrade" if arg in _UPGRADES else arg.replace("_", "-")
             if name in commands.find():
                 args[k] = name
             break

@@ -221,3 +221,10 @@ def test_a_file_that_is_not_there_is_1(tmp_path, capsys):
 def test_verbose_shows_where_parsing_failed(upgrade):
     with pytest.raises(ValueError, match="failed to parse"):
         upgrade("laye { }", "-v")
+
+
+@pytest.mark.parametrize("name", ["net_proto_text", "net_proto_binary", "solver_proto_text"])
+def test_the_names_of_caffes_tools(tmp_path, name):
+    (tmp_path / "in").write_text(V1)
+    assert main([f"upgrade_{name}", str(tmp_path / "in"), str(tmp_path / "out")]) == 0
+    assert parse_net((tmp_path / "out").read_text()) == parse_net(V1_NOW)
