@@ -1,0 +1,101 @@
+"""How far are nets, as ONNX models, from themselves? Random weights, every blob compared.
+
+    python benchmarks/onnx_models.py PROTOTXT... [--weights FILE] [--sizes dynamic] [--opencv]
+
+Prints a line of a table for each: layers, open sizes, the largest difference of any blob over the
+blob's largest value, in all runs, and where it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pycaffe_lite
+from pycaffe_lite.layer import Layer
+from pycaffe_lite.onnx import convert
+
+
+def randomize(net: pycaffe_lite.Net, seed: int = 1) -> None:
+    """Parameters that keep activations of order 1; no two channels alike, none trivial."""
+    draw = np.random.default_rng(seed)
+    for layer in net.layers:
+        for k, blob in enumerate(layer.blobs):
+            blob.data[...] = _values(layer, k, blob.shape, draw)
+
+
+def _values(layer: Layer, k: int, shape: tuple[int, ...], draw: np.random.Generator) -> Any:
+    if layer.type == "BatchNorm":
+        factor = 3.5
+        if k == 2:
+            return factor
+        return factor * (draw.uniform(0.5, 1.5, shape) if k else draw.normal(0, 0.3, shape))
+    if layer.type == "BN":
+        return draw.uniform(0.5, 1.5, shape) if k in (0, 3) else draw.normal(0, 0.2, shape)
+    if layer.type in ("Scale", "PReLU", "Normalize") and k == 0:
+        middle = {"Scale": 1.0, "PReLU": 0.25, "Normalize": 20.0}[layer.type]
+        return middle * draw.uniform(0.7, 1.3, shape)
+    if k or len(shape) < 2:
+        return draw.normal(0, 0.1, shape)
+    count: float = prod(shape[1:])
+    if layer.type == "Deconvolution":
+        window: Any = layer
+        count = shape[0] / window.group * prod(window.window.kernel) / prod(window.window.stride)
+    return draw.normal(0, (2 / count) ** 0.5, shape)
+
+
+def opencv_loads(path: Path) -> str:
+    """What OpenCV's dnn says to the file."""
+    import cv2
+
+    try:
+        cv2.dnn.readNetFromONNX(str(path))
+    except cv2.error as error:
+        return str(error).strip().splitlines()[-1][:80]
+    return "loads"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("prototxt", nargs="+", type=Path)
+    parser.add_argument("--weights")
+    parser.add_argument("--sizes", default="fixed")
+    parser.add_argument("--opencv", action="store_true")
+    parser.add_argument("--tolerance", type=float, default=1e-4)
+    args = parser.parse_args()
+    for path in args.prototxt:
+        start = time.perf_counter()
+        net = pycaffe_lite.Net(path, pycaffe_lite.TEST, weights=args.weights)
+        if args.weights is None:
+            randomize(net)
+        result = convert(net, sizes=args.sizes)
+        proof = result.prove(args.tolerance)
+        worst = proof.worst
+        cells = [
+            path.stem,
+            str(len(proof.rows)),
+            str(result.inputs),
+            f"{worst.relative:.1e} ({worst.blob}, {worst.type}, {worst.run})",
+            "yes" if not proof.wrong else f"NO: {len(proof.wrong)} blobs",
+            f"{time.perf_counter() - start:.0f} s",
+        ]
+        if args.opencv:
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "model.onnx"
+                result.save(file)
+                cells.append(opencv_loads(file))
+        print("| " + " | ".join(cells) + " |", flush=True)
+        for row in proof.wrong[:8]:
+            print("   ", row)
+        for note in result.notes:
+            print("   ", note)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Does the model compute what the net does? Both run on the same inputs, layer by layer."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..net import Net
+from . import saving
+from .freedom import Freedom, resized
+from .inputs import KINDS, values
+from .model import Model, Top
+from .part import Part
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Row:
+    """How far one top is from the net's: the largest difference in all runs.
+
+    `relative` is the difference over `largest`, the blob's largest value (over 1 where all are 0),
+    `run` says on which inputs.
+    """
+
+    layer: str
+    type: str
+    blob: str
+    shape: tuple[int, ...]
+    difference: float
+    relative: float
+    run: str
+    largest: float
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was compared: a row a top, in the net's order, and the runs."""
+
+    rows: list[Row]
+    runs: list[str]
+    tolerance: float
+
+    @property
+    def wrong(self) -> list[Row]:
+        """The rows beyond the tolerance."""
+        return [row for row in self.rows if not row.relative <= self.tolerance]
+
+    @property
+    def largest(self) -> float:
+        """The largest value that any blob had: 0 would prove nothing."""
+        return max(row.largest for row in self.rows)
+
+    @property
+    def worst(self) -> Row:
+        """The row with the largest relative difference (NaN counts as that)."""
+        return max(self.rows, key=lambda row: order(row.relative))
+
+
+def order(relative: float) -> float:
+    """To sort by: NaN is as bad as can be."""
+    return relative if relative == relative else float("inf")
+
+
+def prove(part: Part, model: Model, freedom: Freedom, tolerance: float, seed: int = 0) -> Proof:
+    """Run the net and the model, all values its outputs, with onnxruntime on the CPU.
+
+    Inputs: random, zeros, large and negative values, then a second batch size and a second image
+    size where the model leaves them open. The model as it is saved runs too, with onnxruntime's
+    rewriting, and its results count for their blobs. Raises ModelError where onnxruntime refuses.
+    """
+    net = part.net
+    everything, itself = _session(model, every=True), _session(model, every=False)
+    rows: dict[int, Row] = {}
+    runs = []
+    draw = np.random.default_rng(seed)
+    for run, kind, axes in _runs(freedom):
+        with resized(net, axes[0], axes[1]):
+            feeds = values(net, kind, draw)
+            runs.append(run)
+            given = _run(everything, feeds)
+            final = _run(itself, feeds)
+            for k, (top, wanted) in enumerate(_forward(net, model.tops, feeds)):
+                found = [given[top.value]] + ([final[top.value]] if top.value in final else [])
+                for array in found:
+                    row = _compare(top, wanted, array, run, tolerance)
+                    if k not in rows or not row.relative <= rows[k].relative:
+                        rows[k] = row
+    return Proof(list(rows.values()), runs, tolerance)
+
+
+def _runs(freedom: Freedom) -> Iterator[tuple[str, str, tuple[dict[str, tuple[int, ...]], int]]]:
+    """(name, kind of values, axes to enlarge and by how much)."""
+    for kind in KINDS:
+        yield kind, kind, ({}, 0)
+    for what, symbols, step in (("batch", "N", 1), ("size", "DHWS", 32)):
+        axes = {
+            name: tuple(k for k, symbol in known.items() if symbol[0] in symbols)
+            for name, known in freedom.inputs.items()
+        }
+        axes = {name: found for name, found in axes.items() if found}
+        if axes:
+            yield f"another {what}", "random", (axes, step)
+
+
+def _forward(net: Net, tops: list[Top], feeds: Arrays) -> Iterator[tuple[Top, np.ndarray]]:
+    """Each top's values as its layer has left them; later layers may overwrite them."""
+    for name, value in feeds.items():
+        net.blobs[name].data[...] = value
+    at = 0
+    for k in range(len(net.layers)):
+        net._forward(k, k)
+        while at < len(tops) and tops[at].layer == k:
+            yield tops[at], net._blobs[tops[at].blob_index].data
+            at += 1
+
+
+def _compare(top: Top, wanted: np.ndarray, found: np.ndarray, run: str, tolerance: float) -> Row:
+    row = Row(top.layer_name, top.layer_type, top.blob, wanted.shape, 0.0, 0.0, run, 0.0)
+    if top.layer_type == "DetectionOutput":
+        wanted, found = _matched(wanted, found, tolerance)
+    if wanted.shape != found.shape:
+        return replace(row, difference=np.inf, relative=np.inf)
+    if not wanted.size:
+        return row
+    with np.errstate(all="ignore"):
+        apart = np.abs(wanted.astype("f8") - found)
+        same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
+        difference = float(np.where(same, 0, apart).max())
+        finite = np.abs(wanted[np.isfinite(wanted)])
+        largest = float(finite.max(initial=0))
+    scale = largest or 1.0
+    return replace(row, difference=difference, relative=difference / scale, largest=largest)
+
+
+def _matched(wanted: np.ndarray, found: np.ndarray, tolerance: float) -> tuple[Any, Any]:
+    """Rows of detections in an order of their own: image, label, then score and box rounded.
+
+    Neighbours of nearly one score may change places.
+    """
+    if wanted.shape != found.shape:
+        return wanted, found
+    a, b = wanted.reshape(-1, 7), found.reshape(-1, 7)
+    left = list(range(len(b)))
+    order = []
+    for row in a:
+        near = min(left, key=lambda k: float(np.abs(b[k] - row).max()))
+        left.remove(near)
+        order.append(near)
+    return a, b[order]
+
+
+# ---- onnxruntime -------------------------------------------------------------------------------
+
+
+def _session(model: Model, every: bool) -> Any:
+    """A session of the model; with `every` its outputs are all tops, and nothing is rewritten."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    changed = model
+    if every:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        changed = _every_top(model)
+    try:
+        if saving.size(model) <= saving.LARGEST:
+            data: Any = saving.with_initializers(changed).SerializeToString()
+            return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            saving.save(changed, path)
+            return ort.InferenceSession(
+                os.fspath(path), options, providers=["CPUExecutionProvider"]
+            )
+    except Exception as error:  # its own classes, which have no common base
+        raise ModelError(f"onnxruntime does not load the model: {error}") from error
+
+
+def _every_top(model: Model) -> Model:
+    from onnx import ModelProto, ValueInfoProto
+
+    proto = ModelProto()
+    proto.CopyFrom(model.proto)
+    known = {info.name for info in proto.graph.output}
+    proto.graph.output.extend(
+        ValueInfoProto(name=top.value) for top in model.tops if top.value not in known
+    )
+    return replace(model, proto=proto)
+
+
+def _run(session: Any, feeds: Arrays) -> Arrays:
+    names = [output.name for output in session.get_outputs()]
+    wanted = {i.name for i in session.get_inputs()}
+    try:
+        results = session.run(names, {k: v for k, v in feeds.items() if k in wanted})
+    except Exception as error:
+        raise ModelError(f"onnxruntime does not run the model: {error}") from error
+    return dict(zip(names, results, strict=True))
