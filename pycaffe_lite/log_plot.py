@@ -24,7 +24,7 @@ class Curve:
 
     run: int
     """Number of the run that it belongs to."""
-    kind: str
+    role: str
     """smoothed, batch (beside smoothed), train, test (test#1 .. of several nets) or rate."""
     output: str
     x: list[float]
@@ -34,7 +34,7 @@ class Curve:
     def name(self) -> str:
         """What the legend says: "test accuracy"."""
         names = {"smoothed": "train loss", "rate": "learning rate", "batch": "one batch"}
-        return names.get(self.kind, f"{self.kind} {self.output}")
+        return names.get(self.role, f"{self.role} {self.output}")
 
 
 @dataclass
@@ -91,9 +91,9 @@ def panels(runs: Sequence[Run], x: str = "iterations", log_loss: bool = False) -
     losses = {name for run in runs for name in run.losses}
     for curve in [curve for k, run in enumerate(runs) for curve in _curves(k, run, X_AXES[x][1])]:
         name = curve.output
-        if curve.kind == "rate":
+        if curve.role == "rate":
             rate.curves.append(curve)
-        elif curve.kind == "smoothed" or name in losses or "loss" in name.lower():
+        elif curve.role == "smoothed" or name in losses or "loss" in name.lower():
             loss.curves.append(curve)
         elif all(0 <= y <= 1 for y in curve.y if math.isfinite(y)):
             share.curves.append(curve)
@@ -171,20 +171,20 @@ def _draw(axis: Any, panel: Panel, names: Sequence[str]) -> None:
 
 def _label(run: str, curve: Curve) -> str:
     """What the legend says among several runs; nothing of the curves that are drawn faint."""
-    return f"_{run}" if curve.kind == "batch" else f"{run}: {curve.name}"
+    return f"_{run}" if curve.role == "batch" else f"{run}: {curve.name}"
 
 
 def _look(curve: Curve) -> str:
     """Curves with the same share colour and dashes: the loss of one batch, and its mean."""
-    return "train" if curve.kind in ("smoothed", "batch") else f"{curve.kind} {curve.output}"
+    return "train" if curve.role in ("smoothed", "batch") else f"{curve.role} {curve.output}"
 
 
 def _style(curve: Curve) -> dict[str, Any]:
-    if curve.kind == "rate":
+    if curve.role == "rate":
         return {"drawstyle": "steps-post", "linewidth": 1.5}
-    if curve.kind == "batch":
+    if curve.role == "batch":
         return {"linewidth": 0.8, "alpha": 0.4}
-    if curve.kind.startswith("test"):
+    if curve.role.startswith("test"):
         few = len(curve.x) <= 60
         return {"linewidth": 1.5, "marker": "o" if few else "", "markersize": 4}
     return {"linewidth": 1.5}

@@ -66,9 +66,9 @@ def test_the_loss_of_one_batch_only_where_it_differs_from_the_mean():
     run = run_of([3, 2])
     for row in run.train:
         row.outputs["loss"] = row.loss
-    assert [c.kind for c in log_plot.panels([run])[0].curves] == ["smoothed"]
+    assert [c.role for c in log_plot.panels([run])[0].curves] == ["smoothed"]
     run.train[1].outputs["loss"] = 1.5
-    assert [c.kind for c in log_plot.panels([run])[0].curves] == ["batch", "smoothed"]
+    assert [c.role for c in log_plot.panels([run])[0].curves] == ["batch", "smoothed"]
 
 
 def test_the_axis_of_learning_rates():
