@@ -60,9 +60,14 @@ class _Proposals(Layer, abstract=True):
             raise ModelError(f"scores and deltas must be of one size: {scores[2:]} vs. {told[2:]}")
         if bottom[2].count < 3:
             raise ModelError(f"im_info must be (1, 3): height, width, scale; got `{info}`")
-        top[0].reshape(1, 5)
+        rows, scores = self.first_shapes()
+        top[0].reshape(rows)
         if len(top) == 2:
-            top[1].reshape(1, 1)
+            top[1].reshape(scores)
+
+    def first_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Of the regions and their scores, until forward knows how many there are."""
+        return (1, 5), (1, 1)
 
     def forward(self, bottom: Any, top: Any) -> None:
         scores, told, info = (b.array(self.ops, write=False) for b in bottom)
@@ -110,7 +115,8 @@ class Proposal(_Proposals):
     apart. They are moved as the deltas say and cut to the image; those with a side below `min_size`
     (16) times the scale go, of the rest the best `pre_nms_topn` (6000) go through suppression at
     `nms_thresh` (0.7), and the best `post_nms_topn` (300) stay. A second top has the scores (K, 1).
-    K is known in forward only; until then it is 1.
+    K is known in forward only; until then the tops are (post_nms_topn, 5) and (post_nms_topn), as
+    in the C++ layers of this name.
 
     Works on the host, as K depends on values. No gradient: zeros, as the regions are taken for
     constants. Fields of other layers of this name are refused.
@@ -134,6 +140,9 @@ class Proposal(_Proposals):
             nms_thresh=overlap,
         )
 
+    def first_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return (self.rule.post_nms_topn, 5), (self.rule.post_nms_topn,)
+
 
 class ProposalLayer(_Proposals):
     """Proposal under its name in Python: module `rpn.proposal_layer` of py-faster-rcnn and R-FCN.
@@ -141,7 +150,7 @@ class ProposalLayer(_Proposals):
     A net's Python layer of that module becomes this where the module cannot be imported.
     `param_str` gives 'feat_stride' (16) and 'scales' (8, 16, 32). In TRAIN the best 12000 regions
     go through suppression and 2000 stay, in TEST 6000 and 300, the defaults of py-faster-rcnn's
-    configuration. All else is as with Proposal.
+    configuration. All else is as with Proposal, K being 1 before forward.
     """
 
     def rules(self) -> _Rules:

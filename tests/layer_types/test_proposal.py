@@ -102,6 +102,15 @@ def test_proposals(on_ops, param, rules, tops):
         assert tops == 1 or (out["score"] == scores).all()
 
 
+def test_shapes_before_forward():
+    layer = "type: 'Proposal' proposal_param { scale: [1, 2] post_nms_topn: 8 }"
+    net = make_net(text_of(drawn(), layer))
+    assert net.blobs["rois"].shape == (8, 5)
+    assert net.blobs["score"].shape == (8,)
+    net = make_net(text_of(drawn(), PYTHON.replace("PARAM", "scales: [1, 2]")))
+    assert net.blobs["rois"].shape == (1, 5)
+
+
 def test_default_anchors_are_nine(on_ops):
     values = drawn(9)
     values["info"][0] = 300, 400, 1
