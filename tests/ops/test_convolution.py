@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pycaffe_lite.ops.base import Ops
-from pycaffe_lite.ops.cpu import CpuOps, columns, convolution, gradients
+from pycaffe_lite.ops.cpu import CpuOps, batches, columns, convolution, gradients
 from pycaffe_lite.ops.cpu.threads import set_num_threads
 from pycaffe_lite.ops.window import Window
 
@@ -275,6 +275,78 @@ def test_scratch_of_gradients_is_bounded() -> None:
     assert 0 < ops.most() < 8e6
     for one, other in zip(got, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-2)
+
+
+class Batches(CpuOps):
+    """The kernels with the images innermost wherever they can be, however slow."""
+
+    def conv_forward(self, x, w, b, window, group, out):
+        conv = convolution.sizes(x, w, out, window, group)
+        if conv is None or not batches.images_at_once(conv, 2):
+            return super().conv_forward(x, w, b, window, group, out)
+        batches.forward(conv, b, self.scratch)
+        return out
+
+    def conv_backward_data(self, dy, w, window, group, out):
+        conv = convolution.sizes(out, w, dy, window, group)
+        if conv is None or not batches.images_at_once(conv, 2):
+            return super().conv_backward_data(dy, w, window, group, out)
+        batches.backward_data(conv, self.scratch)
+        return out
+
+    def conv_backward_weights(self, x, dy, window, group, out):
+        conv = convolution.sizes(x, out, dy, window, group)
+        if conv is None or not batches.images_at_once(conv, 2):
+            return super().conv_backward_weights(x, dy, window, group, out)
+        batches.backward_weights(conv, self.scratch)
+        return out
+
+
+@pytest.fixture(params=["whole", "chunks"])
+def small_blocks(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, two_threads: None
+) -> None:
+    """Blocks of all images and positions, or of one or two."""
+    if request.param == "chunks":
+        for name, size in {"COLUMNS": 3000, "IMAGES": 12000, "OUTPUTS": 150}.items():
+            monkeypatch.setattr(batches, name, size)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_images_innermost(seed: int, dtype: type) -> None:
+    case = uneven(seed)
+    case = case._replace(n=int(np.random.default_rng(seed).integers(0, 9)))
+    a, bias = arrays(case, dtype, seed), seed % 2 == 0
+    got = run(Batches(), case, a, bias)
+    same(got, run(Ops(), case, a, bias), dtype)
+    for one, other in zip(run(Batches(), case, a, bias), got, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["x", "w", "b", "dy"])
+def test_nan_and_inf_spread_with_images_innermost(bad: float, where: str, dtype: type) -> None:
+    case = Case(5, 3, 4, 1, (6, 7), Window((3, 2), (2, 1), (1, 1)))
+    a = arrays(case, dtype)
+    getattr(a, where).reshape(-1)[1] = bad
+    with np.errstate(invalid="ignore"):
+        got, expected = run(Batches(), case, a), run(Ops(), case, a)
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(np.isnan(one), np.isnan(other))
+        np.testing.assert_array_equal(np.isposinf(one), np.isposinf(other))
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_batch_of_small_images() -> None:
+    """Of a size at which the backend itself takes the images as innermost axis, scratch bounded."""
+    case = Case(19, 21, 43, 1, (11, 14), Window((5, 4), (), (2, 1)))
+    a, ops = arrays(case, np.float32), Counting()
+    got = run(ops, case, a)
+    assert {tag for _, tag in ops.bytes} >= {"outputs", "phases"}
+    assert ops.most() < 8e6
+    for one, other in zip(got, run(Ops(), case, a), strict=True):
+        assert abs(one - other).max() <= 1e-5 * abs(other).max()
 
 
 def test_gradients_of_a_few_images_at_a_time(monkeypatch: pytest.MonkeyPatch, dtype: type) -> None:

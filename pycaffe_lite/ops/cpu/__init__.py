@@ -9,7 +9,7 @@ import numpy as np
 
 from ..base import Array, Ops, _tail
 from ..window import Window
-from . import convolution, gradients, lrn, pooling, threads
+from . import batches, convolution, gradients, lrn, pooling, threads
 
 
 class CpuOps(Ops):
@@ -29,7 +29,8 @@ class CpuOps(Ops):
         conv = convolution.sizes(x, w, out, window, group)
         if conv is None:
             return super().conv_forward(x, w, b, window, group, out)
-        convolution.forward(conv, b, self.scratch)
+        kernel = batches if batches.applies(conv, widest=16) else convolution
+        kernel.forward(conv, b, self.scratch)
         return out
 
     def conv_backward_data(
@@ -39,6 +40,9 @@ class CpuOps(Ops):
         conv = convolution.sizes(out, w, dy, window, group)
         if conv is None or not out.flags.c_contiguous:
             return super().conv_backward_data(dy, w, window, group, out)
+        if batches.applies(conv, widest=32):
+            batches.backward_data(conv, self.scratch)
+            return out
         step = gradients.images_at_once(conv)
         if not step:
             gradients.backward_data(conv, self.scratch)
@@ -54,6 +58,9 @@ class CpuOps(Ops):
         conv = convolution.sizes(x, out, dy, window, group)
         if conv is None or not out.flags.c_contiguous:
             return super().conv_backward_weights(x, dy, window, group, out)
+        if batches.applies(conv, widest=32):
+            batches.backward_weights(conv, self.scratch)
+            return out
         step = gradients.images_at_once(conv)
         if not step:
             gradients.backward_weights(conv, self.scratch)
