@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from harness import make_net
 
 from pycaffe_lite import Net
 from pycaffe_lite.onnx import Export, convert
+from pycaffe_lite.onnx.saving import with_initializers
 
 Shape = tuple[int, ...]
 
@@ -62,3 +64,13 @@ def assert_same(net: Net, tolerance: float = 2e-6, **how: Any) -> Export:
     assert [row for row in proof.rows if not row.relative <= tolerance] == []
     assert proof.largest > 0  # else nothing was seen
     return model
+
+
+def run_model(model: Export, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The model's results, by onnxruntime."""
+    session = onnxruntime.InferenceSession(
+        with_initializers(model.model).SerializeToString(),
+        onnxruntime.SessionOptions(),
+        providers=["CPUExecutionProvider"],
+    )
+    return dict(zip(model.outputs, session.run(model.outputs, feeds), strict=True))

@@ -314,3 +314,26 @@ def test_of_equal_values_the_later_is_the_largest() -> None:
     assert "zeros" in proof.runs
     net.forward(x0=np.zeros((2, 3, 1, 1)))
     assert net.blobs["y0"].data[0].ravel().tolist() == [2, 1]
+
+
+RECURRENT = [
+    ("", [(5, 3, 4), (5, 3)], 0),
+    ("", [(5, 3, 4, 2), (5, 3), (3, 6)], 0),
+    ("expose_hidden: true", [(5, 3, 4), (5, 3)], 1),
+    ("expose_hidden: true", [(5, 3, 4), (5, 3), (3, 2, 7)], 1),
+]
+
+
+@pytest.mark.parametrize(("param", "shapes", "exposed"), RECURRENT)
+@pytest.mark.parametrize(("kind", "states"), [("LSTM", 2), ("RNN", 1)])
+def test_recurrent(
+    kind: str, states: int, param: str, shapes: list[tuple[int, ...]], exposed: int
+) -> None:
+    hidden = [(1, 3, 6)] * states * exposed
+    snippet = f"type: '{kind}' recurrent_param {{ num_output: 6 {param} }}"
+    model = assert_same(one_layer(snippet, shapes + hidden, tops=1 + states * exposed))
+    assert any("each run of the model starts from zeros" in n for n in model.notes) != bool(exposed)
+
+
+def test_lstm_unit() -> None:
+    assert_same(one_layer("type: 'LSTMUnit'", [(1, 3, 4), (1, 3, 16), (1, 3)], tops=2))

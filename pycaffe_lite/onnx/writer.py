@@ -105,6 +105,10 @@ class LayerWriter:
         self._graph.add(self.layer.name, op, inputs, names, **attributes)
         return names
 
+    def extend(self, nodes: Sequence[Any]) -> None:
+        """Append nodes made elsewhere."""
+        self._graph.nodes.extend(nodes)
+
     def cast(self, x: str, kind: str, to: str | None = None) -> str:
         """x as another type: FLOAT, INT64 or BOOL. Numbers are cut towards zero."""
         from onnx import TensorProto
