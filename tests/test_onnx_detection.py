@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from harness import make_net
 from onnx_cases import assert_same, ops_of, run_model
 
-from pycaffe_lite import TEST, ModelError, Net
+from pycaffe_lite import ModelError, Net
 from pycaffe_lite.onnx import convert
 
 PRIORS = 10
@@ -154,16 +151,3 @@ def test_raw_heads_are_results() -> None:
 def test_priors_are_made_for_one_size() -> None:
     with pytest.raises(ModelError, match=r"'prior' \(PriorBox\).*depend on the image's size"):
         convert(ssd(), sizes="dynamic")
-
-
-RES10 = Path(__file__).parents[2] / "shared" / "models" / "res10_ssd"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not RES10.exists(), reason="no model files")
-def test_faces_of_a_photo() -> None:
-    """Rows that SSD's fork of Caffe has computed."""
-    arrays: Any = np.load(RES10 / "io.npz")
-    net = Net(RES10 / "deploy.prototxt", TEST, weights=RES10 / "weights.caffemodel")
-    found = run_model(convert(net), {"data": arrays["in:data"]})["detection_out"]
-    np.testing.assert_allclose(found, arrays["out:detection_out"], atol=1e-4)
