@@ -99,8 +99,10 @@ def _check(dataset: Any, blob: Blob, where: str, permissive: bool) -> None:
             f"cannot load blob from hdf5; shape mismatch. {where.capitalize()}: file"
             f" `{describe(shape)}`, net `{describe(blob.shape)}`{by_count(shape, blob.shape)}"
         )
-    if not np.issubdtype(dataset.dtype, np.number):
-        raise WeightsError(f"{where}: {dataset.dtype} values, no numbers")
+    if dataset.dtype.kind not in "iuf":
+        raise WeightsError(f"{where}: {dataset.dtype} values, no real numbers")
+    if dataset.chunks is not None:  # compressed or with checksums: damage shows when it is read,
+        dataset[()]  # which has to be before the net changes
 
 
 def _read(dataset: Any, out: np.ndarray) -> None:

@@ -117,8 +117,42 @@ def test_datasets_of_text(tmp_path):
     with h5py.File(tmp_path / "w.h5", "w") as file:
         file["data/a/0"] = np.zeros((2, 3))
         file["data/a/1"] = [b"one", b"two"]
-    with pytest.raises(WeightsError, match="layer 'a', param 1: .*no numbers"):
+    with pytest.raises(WeightsError, match="layer 'a', param 1: .*no real numbers"):
         net.load_hdf5(tmp_path / "w.h5")
+
+
+def test_complex_numbers(tmp_path):
+    net = filled(chain("a"))
+    net.save_hdf5(tmp_path / "w.h5")
+    with h5py.File(tmp_path / "w.h5", "r+") as file:
+        del file["data/a/1"]
+        file["data/a/1"] = np.complex64([1, 2])
+    before = values(net)
+    with pytest.raises(WeightsError, match="layer 'a', param 1: complex64 values"):
+        net.copy_from(tmp_path / "w.h5")
+    for old, new in zip(before, values(net), strict=True):
+        assert_array_equal(old, new)
+
+
+def test_damage_in_compressed_values_leaves_the_net_unchanged(tmp_path):
+    """It shows when they are read: here in the last parameter."""
+    net = filled(chain("a", "b"))
+    path = tmp_path / "w.h5"
+    with h5py.File(path, "w") as file:
+        for layer in with_params(net):
+            for k, blob in enumerate(layer.blobs):
+                file.create_dataset(
+                    f"data/{layer.name}/{k}", data=blob.data + 1, chunks=True, fletcher32=True
+                )
+        chunk = file["data/b/1"].id.get_chunk_info(0)
+    content = bytearray(path.read_bytes())
+    content[chunk.byte_offset] ^= 1
+    path.write_bytes(content)
+    before = values(net)
+    with pytest.raises(WeightsError, match="failed to read HDF5 file"):
+        net.copy_from(path)
+    for old, new in zip(before, values(net), strict=True):
+        assert_array_equal(old, new)
 
 
 def test_damaged_files_are_weights_errors_or_load(tmp_path):
