@@ -11,6 +11,7 @@ from typing import Any
 from .errors import ModelError, did_you_mean
 
 BACKENDS = ("LMDB", "LEVELDB")
+_HELD = ("already open in this process", "already held by process")
 _PACKAGES = {"LMDB": "lmdb", "LEVELDB": "plyvel"}
 
 
@@ -56,6 +57,8 @@ def failing(
         if isinstance(reason, bytes):
             reason = reason.decode(errors="replace")
         text = f"{doing} database {path} ({backend}){where()}: {reason}"
+        if any(sign in text for sign in _HELD):
+            text += "; close what else has it open first"
         if _is_of_the_system(error, text):
             raise OSError(text) from error
         raise ModelError(text) from error

@@ -74,6 +74,10 @@ class Net:
                 "deprecated: Net(prototxt, weights, phase); use Net(prototxt, phase, weights=)"
             )
             phase, weights, level = level, phase, None  # type: ignore[assignment]
+        elif isinstance(level, str | os.PathLike):
+            raise TypeError(
+                f"level is a number, got {level!r}; weights go by name: weights={level!r}"
+            )
         if isinstance(stages, str):
             raise ModelError(f"stages must be a list of names, not one string: [{stages!r}]")
         if phase not in (TRAIN, TEST):

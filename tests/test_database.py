@@ -107,6 +107,22 @@ def test_opening_twice(tmp_path, backend, monkeypatch):
         next(first.records())
 
 
+def test_a_database_that_the_script_has_open(tmp_path, backend):
+    path = tmp_path / "db"
+    raw_write(path, backend, records(2))
+    if backend == "LMDB":
+        own = lmdb.open(str(path))
+    else:
+        import plyvel
+
+        own = plyvel.DB(str(path))
+    with pytest.raises((ModelError, OSError), match="already .*; close what else has it open"):
+        open_database(path, backend)
+    own.close()
+    with open_database(path, backend) as db:
+        assert len(db) == 2
+
+
 def test_a_database_that_is_dropped_is_closed(tmp_path, backend):
     raw_write(tmp_path / "db", backend, records(2))
     open_database(tmp_path / "db", backend)

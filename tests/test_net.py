@@ -176,6 +176,11 @@ def test_stages_given_as_one_string():
         names(STAGES, stages="AB")
 
 
+def test_weights_given_in_the_place_of_the_level(tmp_path):
+    with pytest.raises(TypeError, match=r"level is a number, got 'w'; .* weights='w'"):
+        Net(tmp_path / "n.prototxt", TEST, "w")
+
+
 # https://github.com/NVIDIA/DIGITS/issues/2196
 def test_two_layers_of_one_name_in_different_phases():
     text = (
