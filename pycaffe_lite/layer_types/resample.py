@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..blob import describe
@@ -72,9 +73,9 @@ class Downsample(Resized):
 
     def _weights(self, axis: int) -> Any:
         xp, new, old = self.xp, self.new[axis], self.old[axis]
-        step = corner_step(new, old)
-        distance = distances(xp, xp.arange(new) * step, old)
-        kernel = triangle(distance / max(step, 1))
+        spacing = corner_step(new, old)
+        distance = distances(xp, xp.arange(new) * spacing, old)
+        kernel = triangle(distance / max(spacing, 1))
         return kernel / kernel.sum(axis=1, keepdims=True)
 
     def forward(self, bottom: Any, top: Any) -> None:
@@ -130,7 +131,7 @@ class Accum(Layer):
             raise ModelError(f"height and width must be > 0, got {self.size} for the output")
         top[0].reshape(shapes[0][0], sum(shape[1] for shape in shapes), *self.size)
 
-    def _size(self, shapes: list[tuple[int, ...]]) -> tuple[int, int]:
+    def _size(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
         param = self.param
         if param.have_reference:
             return shapes[-1][2], shapes[-1][3]
