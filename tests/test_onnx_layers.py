@@ -337,3 +337,44 @@ def test_recurrent(
 
 def test_lstm_unit() -> None:
     assert_same(one_layer("type: 'LSTMUnit'", [(1, 3, 4), (1, 3, 16), (1, 3)], tops=2))
+
+
+RESIZINGS = [
+    ("type: 'Interp' interp_param { height: 9 width: 4 }", [X]),
+    ("type: 'Interp' interp_param { height: 1 width: 3 }", [X]),
+    ("type: 'Interp' interp_param { zoom_factor: 3 }", [X]),
+    ("type: 'Interp' interp_param { shrink_factor: 2 pad_beg: -1 pad_end: -1 }", [X]),
+    ("type: 'Interp' interp_param { shrink_factor: 2 zoom_factor: 3 pad_beg: -1 }", [X]),
+    ("type: 'BilinearInterpolate' bilinear_interpolate_param { dst_h: 9 dst_w: 4 }", [X]),
+    (
+        "type: 'BilinearInterpolate' bilinear_interpolate_param { scale_factor: 2"
+        " align_corners: false }",
+        [X],
+    ),
+    ("type: 'Resample' resample_param { type: CUBIC width: 9 height: 4 }", [X]),
+    ("type: 'Resample' resample_param { type: NEAREST factor: 2 }", [X]),
+    ("type: 'Accum' accum_param { top_height: 8 top_width: 6 }", [X, (2, 2, 3, 4)]),
+    ("type: 'Upsample' upsample_param { scale: 3 }", [X]),
+    ("type: 'Upsample' upsample_param { upsample_h: 10 upsample_w: 21 }", [X]),
+    ("type: 'Upsample' upsample_param { scale: 2 pad_out_h: true }", [X, X]),
+    ("type: 'MaxUnPool' max_unpool_param { dst_h: 9 dst_w: 14 }", [X, X]),
+]
+
+
+@pytest.mark.parametrize(("snippet", "shapes"), RESIZINGS)
+def test_resizing(snippet: str, shapes: list[tuple[int, ...]]) -> None:
+    assert_same(one_layer(snippet, shapes))
+
+
+@pytest.mark.parametrize(
+    "snippet",
+    [
+        "type: 'Interp' interp_param { zoom_factor: 3 }",
+        "type: 'Interp' interp_param { shrink_factor: 2 zoom_factor: 3 pad_beg: -1 }",
+        "type: 'Interp' interp_param { height: 9 width: 4 }",
+        "type: 'Upsample' upsample_param { scale: 3 }",
+    ],
+)
+def test_resizing_images_of_any_size(snippet: str) -> None:
+    model = assert_same(one_layer(snippet, [X]), tolerance=1e-5, sizes="dynamic")
+    assert model.inputs == {"x0": ["N", 3, "H", "W"]}

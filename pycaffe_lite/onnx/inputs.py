@@ -93,5 +93,6 @@ _RULES: dict[tuple[str, int], Special] = {
     ("LSTMUnit", 2): _choice,
     ("ROIPooling", 1): _regions,
     ("Upsample", 1): _places,
+    ("MaxUnPool", 1): _places,
 }
 """(layer type, which bottom) -> what that bottom must hold."""
