@@ -41,7 +41,10 @@ class DatabaseWriter(ABC):
         parent = self._target.absolute().parent
         if not parent.is_dir():
             raise MissingFileError(f"cannot create database {self.path}: there is no {parent}")
-        self._parent = Path(tempfile.mkdtemp(dir=parent, prefix=f".{self._target.name}."))
+        try:
+            self._parent = Path(tempfile.mkdtemp(dir=parent, prefix=f".{self._target.name}."))
+        except OSError as error:
+            raise type(error)(error.errno, error.strerror, self.path) from None
         self._folder = self._parent / self._target.name  # inside: mkdtemp's own is closed to others
         try:
             self._folder.mkdir()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -283,6 +285,16 @@ def test_a_damaged_lmdb(tmp_path, change, message):
     with pytest.raises(ModelError, match=message), open_database(tmp_path / "db", "LMDB") as db:
         list(db.records())
     assert not database._Shared._all
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, backend, monkeypatch):
+    def refused(**kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied", "/some/temporary/folder")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    with pytest.raises(PermissionError, match=r"Permission denied: '.*/db'"):
+        create_database(tmp_path / "db", backend)
+    assert names(tmp_path) == []
 
 
 @pytest.mark.skipif("sys.version_info >= (3, 13)")
