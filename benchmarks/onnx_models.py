@@ -1,6 +1,6 @@
 """How far are nets, as ONNX models, from themselves? Random weights, every blob compared.
 
-    python benchmarks/onnx_models.py PROTOTXT... [--weights FILE] [--sizes dynamic] [--opencv]
+    python benchmarks/onnx_models.py PROTOTXT... [--weights FILE] [--sizes dynamic] [--image HxW] [--opencv]
 
 Prints a line of a table for each: layers, open sizes, the largest difference of any blob over the
 blob's largest value, in all runs, and where it is.
@@ -39,7 +39,7 @@ def _values(layer: Layer, k: int, shape: tuple[int, ...], draw: np.random.Genera
     if layer.type == "BN":
         return draw.uniform(0.5, 1.5, shape) if k in (0, 3) else draw.normal(0, 0.2, shape)
     if layer.type in ("Scale", "PReLU", "Normalize") and k == 0:
-        middle = {"Scale": 1.0, "PReLU": 0.25, "Normalize": 20.0}[layer.type]
+        middle = {"Scale": 1.0, "PReLU": 0.25, "Normalize": 1.0}[layer.type]
         return middle * draw.uniform(0.7, 1.3, shape)
     if k or len(shape) < 2:
         return draw.normal(0, 0.1, shape)
@@ -66,12 +66,17 @@ def main() -> None:
     parser.add_argument("prototxt", nargs="+", type=Path)
     parser.add_argument("--weights")
     parser.add_argument("--sizes", default="fixed")
+    parser.add_argument("--image", help="HxW, instead of the prototxt's size")
     parser.add_argument("--opencv", action="store_true")
     parser.add_argument("--tolerance", type=float, default=1e-4)
     args = parser.parse_args()
     for path in args.prototxt:
         start = time.perf_counter()
         net = pycaffe_lite.Net(path, pycaffe_lite.TEST, weights=args.weights)
+        if args.image is not None:
+            blob = net.blobs[net.inputs[0]]
+            blob.reshape(*blob.shape[:2], *map(int, args.image.split("x")))
+            net.reshape()
         if args.weights is None:
             randomize(net)
         result = convert(net, sizes=args.sizes)

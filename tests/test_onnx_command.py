@@ -108,7 +108,7 @@ def test_the_end_may_be_an_earlier_blob(files: Any, capsys: Capture) -> None:
     model, weights, out = files
     args = ["to-onnx", model, weights, "-o", str(out), "--json", "--no-verify"]
     assert main([*args, "--end", "conv", "--end", "fc"]) == 0
-    assert json.loads(capsys.readouterr().out)["outputs"] == ["fc", "conv"]
+    assert json.loads(capsys.readouterr().out)["outputs"] == ["conv", "fc"]
     assert main([*args, "--end", "cov"]) == 1
     assert "no blob 'cov' to end the model at; did you mean 'conv'?" in capsys.readouterr().err
 

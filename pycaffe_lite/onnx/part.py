@@ -45,24 +45,26 @@ def part_of(net: Net, end: Sequence[str] = (), raw_heads: bool = False) -> Part:
     spec = without_splits(net.spec)
     part = Part(net, [])
     kept = _computing(spec, raw_heads, part)
-    if end:
-        kept = _leading_to(end, kept)
-    silenced = {b for layer in kept if layer.type == "Silence" for b in layer.bottom}
-    layers = [_as_input(layer, net, kept, part) for layer in kept if layer.type != "Silence"]
+    part.outputs = list(end) or _results(kept, spec)
+    if not part.outputs:
+        raise ModelError("there is nothing to export: no layer computes a result")
+    kept = _leading_to(part.outputs, kept)
+    layers = [_as_input(layer, net, kept, part) for layer in kept]
     new = caffe_pb2.NetParameter(name=spec.name or "net")
     new.state.CopyFrom(spec.state)
     new.layer.extend(layer for layer in layers if layer is not None)
-    if not any(layer.bottom for layer in new.layer):
-        raise ModelError("there is nothing to export: no layer computes a result")
-    part.net = Net(new, TEST)
-    part.net.share_with(net)
-    for name, blob in part.net.blobs.items():
-        if name in part.net.inputs and name in net.blobs and net.blobs[name].shape:
-            blob.reshape(*net.blobs[name].shape)
-    part.net.reshape()
-    part.outputs = [name for name in _results(new, silenced) if name not in part.net.inputs]
-    part.outputs += [name for name in end if name not in part.outputs]
+    part.net = _sharing(net, new)
     return part
+
+
+def _sharing(net: Net, spec: Any) -> Net:
+    """A net of its own with the parameters of `net`, and the shapes of its blobs."""
+    new = Net(spec, TEST)
+    new.share_with(net)
+    for name in new.inputs:
+        new.blobs[name].reshape(*net.blobs[name].shape)
+    new.reshape()
+    return new
 
 
 def without_splits(spec: Any) -> Any:
@@ -102,7 +104,7 @@ def _computing(spec: Any, raw_heads: bool, part: Part) -> list[Any]:
         if why:
             part.left_off.append((layer.name, layer.type, why))
             gone.update(layer.top)
-        else:
+        elif layer.type != "Silence":
             kept.append(layer)
     return kept
 
@@ -145,11 +147,21 @@ def _as_input(spec: Any, net: Net, kept: list[Any], part: Part) -> Any:
     return new
 
 
-def _results(spec: Any, silenced: set[str]) -> list[str]:
-    """The blobs that nothing reads, in the order of their layers."""
-    unread: dict[str, None] = {}
+def _results(kept: list[Any], spec: Any) -> list[str]:
+    """What no layer reads, or one that is left off, in the order of the layers; no inputs."""
+    names = {layer.name for layer in kept}
+    quiet, wanted, made = set[str](), set[str](), dict[str, bool]()
     for layer in spec.layer:
-        for name in layer.bottom:
-            unread.pop(name, None)
-        unread |= dict.fromkeys(layer.top)
-    return [name for name in unread if name not in silenced]
+        if layer.name in names:
+            made |= dict.fromkeys(layer.bottom, False)  # False: it is read
+            made |= dict.fromkeys(layer.top, True)
+        elif layer.type == "Silence":
+            quiet.update(layer.bottom)
+        else:
+            wanted.update(layer.bottom)
+    computed = {top for layer in kept if layer.bottom for top in layer.top}
+    return [
+        name
+        for name, is_end in made.items()
+        if name in computed and (name in wanted or is_end and name not in quiet)
+    ]

@@ -90,7 +90,7 @@ def prove(part: Part, model: Model, freedom: Freedom, tolerance: float, seed: in
             for k, (top, wanted) in enumerate(_forward(net, model.tops, feeds)):
                 found = [given[top.value]] + ([final[top.value]] if top.value in final else [])
                 for array in found:
-                    row = _compare(top, wanted, array, run, tolerance)
+                    row = _compare(top, wanted, array, run)
                     if k not in rows or not row.relative <= rows[k].relative:
                         rows[k] = row
     return Proof(list(rows.values()), runs, tolerance)
@@ -122,10 +122,10 @@ def _forward(net: Net, tops: list[Top], feeds: Arrays) -> Iterator[tuple[Top, np
             at += 1
 
 
-def _compare(top: Top, wanted: np.ndarray, found: np.ndarray, run: str, tolerance: float) -> Row:
+def _compare(top: Top, wanted: np.ndarray, found: np.ndarray, run: str) -> Row:
     row = Row(top.layer_name, top.layer_type, top.blob, wanted.shape, 0.0, 0.0, run, 0.0)
     if top.layer_type == "DetectionOutput":
-        wanted, found = _matched(wanted, found, tolerance)
+        wanted, found = _matched(wanted, found)
     if wanted.shape != found.shape:
         return replace(row, difference=np.inf, relative=np.inf)
     if not wanted.size:
@@ -140,20 +140,20 @@ def _compare(top: Top, wanted: np.ndarray, found: np.ndarray, run: str, toleranc
     return replace(row, difference=difference, relative=difference / scale, largest=largest)
 
 
-def _matched(wanted: np.ndarray, found: np.ndarray, tolerance: float) -> tuple[Any, Any]:
-    """Rows of detections in an order of their own: image, label, then score and box rounded.
+def _matched(wanted: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of detections, each found one beside the wanted one that it is nearest to.
 
-    Neighbours of nearly one score may change places.
+    Of nearly equal scores either may come first.
     """
     if wanted.shape != found.shape:
         return wanted, found
     a, b = wanted.reshape(-1, 7), found.reshape(-1, 7)
-    left = list(range(len(b)))
-    order = []
-    for row in a:
-        near = min(left, key=lambda k: float(np.abs(b[k] - row).max()))
-        left.remove(near)
-        order.append(near)
+    left, order = list(range(len(b))), []
+    with np.errstate(invalid="ignore"):
+        for row in a:
+            near = left[int(np.argmin(np.abs(b[left] - row).max(axis=1)))]
+            left.remove(near)
+            order.append(near)
     return a, b[order]
 
 

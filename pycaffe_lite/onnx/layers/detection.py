@@ -133,7 +133,8 @@ def _best_of_images(w: LayerWriter, found: str, scores: str, size: int) -> str:
     none = w.fill(w.add("Shape", flat), 0.0)
     marked = w.add("ScatterElements", none, best, ones, axis=1)
     stays = w.add("GatherND", w.add("Reshape", marked, shape), found)
-    return w.add("Compress", found, w.cast(stays, "BOOL"), axis=0)
+    index = w.add("Reshape", w.add("NonZero", stays), w.integers(-1))
+    return w.add("Gather", found, index, axis=0)
 
 
 def _rows(w: LayerWriter, found: str, decoded: str, scores: str, labels: list[int]) -> None:
