@@ -60,8 +60,10 @@ class _Line(TrainingObserver):
             return
         self._next = now + _PAUSE
         self._pace.update(solver.iter, now)
+        speed = self._pace.speed
         text = (
-            f"loss {solver.smoothed_loss:g}  lr {solver.last_lr:g}  {self._pace.speed:.3g} it/s"
+            f"loss {solver.smoothed_loss:g}  lr {solver.last_lr:g}"
+            f"  {speed:{'.0f' if speed >= 100 else '.3g'}} it/s"
             f"  ETA {self._pace.left(end - solver.iter)}"
         )
         self._progress.update(self._task, completed=solver.iter, figures=text, refresh=True)
