@@ -106,13 +106,14 @@ def test_learning_rates_and_tests_are_the_recorded_ones(capsys):
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("how", ["flag", "environment"])
 def test_less_in_the_log(how, monkeypatch, capsys):
-    args = ["train", "-solver=solver.prototxt"]
+    args = ["train", "-solver=solver.prototxt", "-log_csv=out.csv"]
     if how == "flag":
         args.append("-minloglevel=1")
     else:
         monkeypatch.setenv("GLOG_minloglevel", "1")
     assert main(args) == 0
     assert capsys.readouterr().err == ""
+    assert len(rows_of(Path("out.csv"))) == 12
     assert Path("snap_iter_30.solverstate").exists()
 
 
@@ -223,7 +224,7 @@ def test_wrong_usage_is_status_1(args, said, capsys):
         ({"net": None}, "solver.prototxt: must specify a train net using one of net"),
         ({"net": "'no.prototxt'"}, "(net of the solver; names are relative to the working"),
         ({"snapshot_prefix": "'no/s'"}, "cannot write to snapshot prefix 'no/s': there is no"),
-        ({"weights": "'no.caffemodel'"}, "no.caffemodel (file not found)"),
+        ({"weights": "'no.caffemodel'"}, "no.caffemodel"),
     ],
 )
 def test_wrong_solvers_are_one_line(settings, said, capsys):
@@ -236,8 +237,8 @@ def test_wrong_solvers_are_one_line(settings, said, capsys):
     ("args", "said"),
     [
         (["-solver=absent.prototxt"], "absent.prototxt"),
-        (["-solver=solver.prototxt", "-snapshot=no.solverstate"], "no.solverstate (file not"),
-        (["-solver=solver.prototxt", "-weights=no.caffemodel"], "no.caffemodel (file not found)"),
+        (["-solver=solver.prototxt", "-snapshot=no.solverstate"], "no.solverstate"),
+        (["-solver=solver.prototxt", "-weights=no.caffemodel"], "no.caffemodel"),
         (["-solver=solver.prototxt", "-log_csv=no/a.csv"], "no/a.csv"),
         (["-solver=solver.prototxt", "-snapshot=train.prototxt"], "train.prototxt"),
     ],
@@ -253,6 +254,16 @@ def test_weights_given_as_snapshot(capsys):
     said = refused(capsys, "-solver=solver.prototxt", "-snapshot=net.caffemodel")
     assert "expects a .solverstate file" in said
     assert said.endswith("here, -weights does")
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_snapshot_given_as_weights(capsys):
+    change(max_iter=0, snapshot=0)
+    trained(capsys)
+    said = refused(capsys, "-solver=solver.prototxt", "-weights=snap_iter_0.solverstate")
+    assert "snap_iter_0.solverstate" in said
+    assert said.endswith("; a .solverstate goes to -snapshot")
+    assert "solver.prototxt" not in said
 
 
 # ---- the device ---------------------------------------------------------------------------------

@@ -72,9 +72,8 @@ def _check(args: argparse.Namespace) -> None:
 
 def _train(args: argparse.Namespace, action: Signals) -> None:
     from ..nan_check import stop_at_nan
-    from ..solver_file import located, read_solver
+    from ..solver_file import read_solver
     from ..training_display import training_display
-    from ..updates import get_solver
 
     param = read_solver(args.solver)
     param.train_state.level = args.level
@@ -84,8 +83,7 @@ def _train(args: argparse.Namespace, action: Signals) -> None:
         del param.weights[:]
     if args.weights:
         param.weights.append(args.weights)
-    with located(args.solver):
-        solver = get_solver(param)
+    solver = _make_solver(args, param)
     solver.action = action
     if args.debug_nan:
         stop_at_nan(solver)
@@ -130,6 +128,23 @@ def _choose_device(args: argparse.Namespace, param: Any) -> None:
     param.device_id = ids[0]
     device.set_device(ids[0])
     device.set_mode_gpu()
+
+
+def _make_solver(args: argparse.Namespace, param: Any) -> Solver:
+    """Errors say the solver's file first, but for those of weights, which name their own."""
+    from ..errors import ModelError, WeightsError
+    from ..solver_file import located
+    from ..updates import get_solver
+
+    try:
+        return get_solver(param)
+    except WeightsError as error:
+        if ".solverstate" not in args.weights:
+            raise
+        raise WeightsError(f"{error}; a .solverstate goes to -snapshot") from error
+    except ModelError:
+        with located(args.solver):
+            raise
 
 
 def _restore(solver: Solver, state_file: str) -> None:
