@@ -151,3 +151,77 @@ def test_loss_and_accuracy_share_scores_and_labels(on_ops):
     e = np.exp(x)
     p = e / e.sum(axis=1, keepdims=True)
     assert_allclose(net.backward()["x"], (p - np.eye(4)[y.astype(int)]) / 6, rtol=1e-5, atol=1e-6)
+
+
+# ---- SegAccuracy -------------------------------------------------------------------------------
+
+
+def figures(x, y, ignored=(), before=0):
+    """(1, 1, 1, 3) by definition."""
+    classes = x.shape[1]
+    table = np.zeros((classes, classes)) + before
+    for true, taken in zip(y.astype(int).ravel(), x.argmax(axis=1).ravel(), strict=True):
+        if true not in ignored:
+            table[true, taken] += 1
+    recalls, overlaps = [], []
+    for k in range(classes):
+        right, of_class, taken = table[k, k], table[k].sum(), table[:, k].sum()
+        recalls += [right / of_class] if of_class else []
+        union = of_class + taken - right
+        overlaps += [right / union] if union else []
+    share = np.trace(table) / max(table.sum(), 1)
+    means = [sum(found) / max(len(found), 1) for found in (recalls, overlaps)]
+    return np.array([share, *means]).reshape(1, 1, 1, 3)
+
+
+@pytest.mark.parametrize("ignored", [(), (255,), (255, 0), (-1, 2)])
+def test_seg_accuracy(ops, ignored):
+    x, y = scores((2, 4, 5, 6)), labels((2, 1, 5, 6), 3)
+    y[0, 0, 1, :3] = ignored[0] if ignored else 0
+    rules = " ".join(f"ignore_label: {label}" for label in ignored)
+    check_layer(
+        ops,
+        f"type: 'SegAccuracy' seg_accuracy_param {{ {rules} }}",
+        [x.shape, y.shape],
+        lambda x, y: figures(x, y, ignored),
+        values=[x, y],
+        gradients=[],
+    )
+
+
+def seg_net(param, shape, label):
+    dims = [" ".join(f"dim: {d}" for d in s) for s in (shape, label)]
+    return make_net(
+        f"input: 'x' input_shape {{ {dims[0]} }} input: 'y' input_shape {{ {dims[1]} }} layer {{"
+        f" name: 'it' type: 'SegAccuracy' bottom: 'x' bottom: 'y' top: 'out'"
+        f" seg_accuracy_param {{ {param} }} }}"
+    )
+
+
+def test_seg_accuracy_of_all_forwards(on_ops):
+    net = seg_net("reset: false", (2, 4, 5, 6), (2, 1, 5, 6))
+    x, y = scores((2, 4, 5, 6)), labels((2, 1, 5, 6), 4)
+    for times in (1, 2):
+        out = net.forward(x=x * (-1) ** times, y=y)["out"]
+    both = figures(np.concatenate([x, -x]), np.concatenate([y, y]))
+    assert_allclose(out, both, rtol=1e-6)
+
+
+@pytest.mark.parametrize("param", ["", "ignore_label: 255 ignore_label: 254"])
+def test_a_label_that_is_no_class_of_seg_accuracy(on_ops, param):
+    net = seg_net(param, (2, 4, 5, 6), (2, 1, 5, 6))
+    y = labels((2, 1, 5, 6), 4)
+    y[1, 0, 2, 3] = 7
+    with pytest.raises(ModelError, match=r"'it' \(SegAccuracy\): label 7 .* none of 4 classes"):
+        net.forward(x=scores((2, 4, 5, 6)), y=y)
+
+
+def test_labels_of_seg_accuracy_are_counted():
+    with pytest.raises(ModelError, match=r"\(SegAccuracy\): number of labels .*60 vs. 50"):
+        seg_net("", (2, 4, 5, 6), (2, 1, 5, 5))
+
+
+def test_seg_accuracy_of_nothing(on_ops):
+    for shape, label in (((0, 4, 5, 6), (0, 5, 6)), ((2, 4, 5, 6), (2, 5, 6))):
+        net = seg_net("ignore_label: 0", shape, label)
+        assert_array_equal(net.forward()["out"], np.zeros((1, 1, 1, 3)))
