@@ -1,6 +1,7 @@
 """How far are nets, as ONNX models, from themselves? Random weights, every blob compared.
 
-    python benchmarks/onnx_models.py PROTOTXT... [--weights FILE] [--sizes dynamic] [--image HxW] [--opencv]
+    python benchmarks/onnx_models.py PROTOTXT... [--weights FILE] [--sizes dynamic]
+        [--image HxW] [--opencv]
 
 Prints a line of a table for each: layers, open sizes, the largest difference of any blob over the
 blob's largest value, in all runs, and where it is.

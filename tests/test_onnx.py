@@ -278,6 +278,28 @@ def test_nan_counts_as_wrong() -> None:
     assert not proof.worst.relative < 1e9
 
 
+def test_what_rounding_explains_is_not_wrong() -> None:
+    """Values of 10^7, computed in two orders, differ by 1: a softmax of them by anything."""
+    text = (
+        "input: 'x' input_shape { dim: [2, 64] }"
+        "layer { name: 'fc' type: 'InnerProduct' bottom: 'x' top: 'fc'"
+        " inner_product_param { num_output: 5 } }"
+        "layer { name: 'prob' type: 'Softmax' bottom: 'fc' top: 'prob' }"
+    )
+    net = make_net(text)
+    fc = net.params["fc"][0].data
+    fc[...] = 1e4 * np.random.default_rng(2).normal(size=64)  # all outputs nearly equal
+    model = convert(net)
+    model.model.initializers["fc/param0"] = fc * np.float32(1 + 2.0**-23)
+    proof = model.prove(tolerance=1e-6)
+    assert proof.worst.layer == "prob"
+    assert proof.worst.relative > 1e-6
+    assert proof.worst.noise > 0
+    assert proof.wrong == []
+    model.model.initializers["fc/param0"] = fc + np.float32(np.eye(5, 64))
+    assert "prob" in [row.layer for row in model.prove(tolerance=1e-6).wrong]
+
+
 def test_infinities_of_both_are_equal() -> None:
     net = one_layer("type: 'Exp' exp_param { scale: 100 }", [(2, 3)])
     assert_same(net, tolerance=1e-4)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import show
 
 if TYPE_CHECKING:
-    from ..onnx import Export, Proof
+    from ..onnx import Export, Proof, Row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,6 +127,7 @@ def _as_json(result: Export, proof: Proof | None, files: list[str]) -> dict[str,
                     "shape": list(row.shape),
                     "difference": _number(row.difference),
                     "relative": _number(row.relative),
+                    "noise": _number(row.noise),
                     "run": row.run,
                 }
                 for row in proof.rows
@@ -169,7 +170,7 @@ def _table(proof: Proof) -> list[str]:
                 f"{row.difference:.3g}",
                 f"{row.relative:.3g}",
                 row.run,
-                "" if row.relative <= proof.tolerance else "<- WRONG",
+                _verdict(row, proof.tolerance),
             )
         )
     widths = [max(len(line[k]) for line in cells) for k in range(len(cells[0]))]
@@ -184,3 +185,11 @@ def _table(proof: Proof) -> list[str]:
         f" {len(proof.wrong)} beyond {proof.tolerance:g}"
     )
     return lines
+
+
+def _verdict(row: Row, tolerance: float) -> str:
+    if row.relative <= tolerance:
+        return ""
+    if row.excess(tolerance) <= 1:
+        return f"rounding: its inputs' last digits move it by {row.noise:.2g}"
+    return "<- WRONG"

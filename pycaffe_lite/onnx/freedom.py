@@ -7,11 +7,15 @@ from contextlib import contextmanager
 
 from ..errors import ModelError
 from ..net import Net
+from .part import is_automatic
 
 Shape = tuple[int, ...]
 
 _STEP = 64
 """Pixels to enlarge an image by: no common net reduces its input further."""
+
+_SIZED_BY_VALUES = {"DetectionOutput": 2, "Filter": 0}
+"""Layer type -> the axis of its tops that is as long as what it finds."""
 
 
 class Freedom:
@@ -86,6 +90,17 @@ def image_axes(net: Net) -> dict[str, dict[int, str]]:
     return found
 
 
+def _open_by_values(net: Net, found: Freedom) -> None:
+    """Axes whose size depends on values, with those of automatic copies."""
+    for layer in net.layers:
+        axis = _SIZED_BY_VALUES.get(layer.type)
+        for name in layer.spec.top if axis is not None else ():
+            found.axes.setdefault(name, set()).add(axis or 0)
+        if is_automatic(layer.spec):
+            for name in layer.spec.top:
+                found.axes[name] = set(found.axes.get(layer.spec.bottom[0], ()))
+
+
 def freedom(net: Net, batch: bool, sizes: bool) -> tuple[Freedom, str]:
     """What is open, and why the batch is not where it was asked for ("" where it is).
 
@@ -102,4 +117,5 @@ def freedom(net: Net, batch: bool, sizes: bool) -> tuple[Freedom, str]:
             found.open(net, image_axes(net), _STEP)
         except ModelError as error:
             raise ModelError(f"the net does not take images of any size: {error}") from error
+    _open_by_values(net, found)
     return found, why
