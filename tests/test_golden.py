@@ -12,8 +12,7 @@ import pycaffe_lite
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = [path for kind in ("layers", "forks") for path in sorted((GOLDEN / kind).glob("*.npz"))]
-# Left out of forks/ssd_net_train: the gradients below its Normalize layer, whose own is not exact
-# in the fork. The images of forks/ssd_priorbox_* are zeros, as only their sizes count.
+# The images of forks/ssd_priorbox_* are zeros, as only their sizes count.
 TOLERANCE = 1e-4
 # The original does not add these up over two backward calls, so neither can be compared.
 ONE_BACKWARD = re.compile(

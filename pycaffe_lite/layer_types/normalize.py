@@ -17,8 +17,9 @@ class Normalize(Layer):
 
     With `across_spatial: false` the sum is over the channels (axis 1) at each place. The parameter
     s is one value, or one a channel with `channel_shared: false`; its filler is 1 by default.
-    x: (N, C, ...); eps: 1e-10. dx = (g - x sum(x g) / n^2) / n, g = s dy, n the root: in the
-    original g lacks s inside the sum, which is no gradient where the channels' s differ.
+    x: (N, C, ...); eps: 1e-10. dx = s (dy - x sum(x dy) / n^2) / n, n the root: SSD's formula, by
+    which its models were trained. It is the gradient where the channels' s are equal, as they are
+    at first; for others the sum would have s in it.
     `fix_scale: true`, a field of another fork, keeps s as it is. Raises ModelError for less than 2
     axes.
     """
@@ -58,10 +59,9 @@ class Normalize(Layer):
             others = tuple(k for k in range(x.ndim) if self.param.channel_shared or k != 1)
             self.params[0].diff[...] += (dy * x / length).sum(axis=others)
         if propagate_down[0]:
-            dx = bottom[0].diff
-            self.xp.multiply(dy, self._scale(x), out=dx)
-            dx -= x * ((x * dx).sum(axis=self.summed, keepdims=True) / (length * length))
-            dx /= length
+            dx, inner = bottom[0].diff, (x * dy).sum(axis=self.summed, keepdims=True)
+            self.xp.subtract(dy, x * (inner / (length * length)), out=dx)
+            dx *= self._scale(x) / length
 
     def _scale(self, x: Array) -> Array:
         """The parameter, to be broadcast against x."""

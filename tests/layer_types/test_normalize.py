@@ -34,7 +34,32 @@ def test_normalize(ops, across, shared, shape):
         f" channel_shared: {words[shared]} eps: 0.01 }}",
         bottoms=[shape],
         expect=lambda x, scale: normalized(x, scale, across, 0.01),
+        params=[np.full((() if shared else shape[1]), 1.75)],
     )
+
+
+def test_scales_of_channels_that_differ(ops, rng):
+    check_layer(
+        ops,
+        "type: 'Normalize' norm_param { across_spatial: false channel_shared: false eps: 0.01 }",
+        bottoms=[(2, 3, 4, 5)],
+        expect=lambda x, scale: normalized(x, scale, False, 0.01),
+        params=[np.array([0.5, -2, 3])],
+        gradients=[],  # SSD's is none then: see below
+    )
+
+
+def test_the_gradient_is_that_of_ssd(on_ops, rng):
+    """Its sum over the channels has no scale in it."""
+    x, dy, scale = rng.normal(size=(2, 3)), rng.normal(size=(2, 3)), np.array([0.5, -2, 3])
+    net = net_of((2, 3), "across_spatial: false channel_shared: false")
+    net.params["norm"][0].data[...] = scale
+    net.forward(x=x)
+    got = net.backward(y=dy)["x"]
+    for row in range(2):
+        length = np.sqrt((x[row] ** 2).sum() + 1e-10)
+        inner = (x[row] * dy[row]).sum() / length**2
+        assert_allclose(got[row], scale * (dy[row] - x[row] * inner) / length, rtol=1e-4)
 
 
 def net_of(shape, param=""):
