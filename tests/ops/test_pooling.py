@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pycaffe_lite.ops.base import Ops
+from pycaffe_lite.ops.cpu import CpuOps
 from pycaffe_lite.ops.window import Window
 
 P = [
@@ -170,6 +171,48 @@ def test_ave_backward_is_the_transpose(
     assert ops.pool_ave_backward(ops.from_host(dy), window, out) is out
     inner = (ops.to_host(out).astype(float) * x).sum()
     np.testing.assert_allclose(inner, (dy * y).sum(), rtol=1e-4, atol=1e-5)
+
+
+def uneven(seed: int) -> tuple[np.ndarray, Window]:
+    """Windows of all sizes, wider than the image too; few distinct values, NaN, infinity."""
+    rng = np.random.default_rng(seed)
+    dims = int(rng.integers(1, 4))
+    kernel = tuple(int(k) for k in rng.integers(1, 7, dims))
+    pad = tuple(int(rng.integers(0, k)) for k in kernel)
+    window = Window(kernel, tuple(int(s) for s in rng.integers(1, 5, dims)), pad)
+    least = (max(1, k - 2 * p) for k, p in zip(kernel, pad, strict=True))
+    spatial = tuple(size + int(rng.integers(0, 9)) for size in least)
+    x = rng.integers(-2, 3, (2, 3, *spatial)).astype(np.float32)
+    for value, share in ((np.nan, 0.1 * (seed % 3)), (-np.inf, 0.1), (np.inf, 0.02)):
+        x[rng.random(x.shape) < share] = value
+    return x, window
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_uneven_shapes(ops: Ops, seed: int) -> None:
+    x, window = uneven(seed)
+    y, mask = pool_max(Ops(), x, window)
+    got, got_mask = pool_max(ops, x, window)
+    np.testing.assert_array_equal(got, y)
+    np.testing.assert_array_equal(got_mask, mask)
+    dy = np.random.default_rng(seed).standard_normal(y.shape).astype(np.float32)
+    expected, out = np.empty_like(x), ops.from_host(np.full(x.shape, np.nan, x.dtype))
+    Ops().pool_max_backward(dy, mask, window, expected)
+    ops.pool_max_backward(ops.from_host(dy), ops.from_host(mask), window, out)
+    np.testing.assert_allclose(ops.to_host(out), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("spatial", [(13, 11), (40, 31), (290, 260)])
+def test_whole_planes(rng: np.random.Generator, spatial: tuple[int, ...]) -> None:
+    """Places in the window of 8, 16 and 32 bits, on the CPU."""
+    x = rng.standard_normal((2, 3, *spatial)).astype(np.float32)
+    x[1, 2, -1, -1], x[1, 1] = 9, np.nan
+    got, mask = pool_max(CpuOps(), x, Window(spatial))
+    flat = np.nan_to_num(x.reshape(2, 3, -1), nan=-np.inf)
+    expected = flat.argmax(axis=2)
+    expected[1, 1] = -1
+    np.testing.assert_array_equal(mask[..., 0, 0], expected)
+    np.testing.assert_array_equal(got[..., 0, 0], np.maximum(flat.max(axis=2), np.finfo("f").min))
 
 
 @pytest.mark.parametrize("shape", [(1, 96, 55, 54), (3, 40, 57, 60)])
