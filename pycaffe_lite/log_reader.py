@@ -140,52 +140,61 @@ class _Reader:
 
     def __init__(self) -> None:
         self.runs = Runs()
-        self._start: datetime | None = None
+        self._now: datetime | None = None
+        self._elapsed = timedelta(0)
+        """Since the process that writes began to solve."""
         self._starting = True
         self._rows: dict[str, Row] = {}
 
     def take(self, moment: datetime | None, message: str) -> None:
         """Read what a line says; `moment` is when it was written."""
+        self._tick(moment)
         if match := _VALUE.search(message):
-            self._reach(int(match[1]), moment)
+            self._reach(int(match[1]))
             if match[2] == "lr":
                 self.runs.current.rates.append((int(match[1]), float(match[3])))
             else:
-                row = self._row("Train", int(match[1]), moment, self.runs.current.train)
+                row = self._row("Train", int(match[1]), self.runs.current.train)
                 row.loss = float(match[3])
         elif match := _TESTING.search(message):
-            self._reach(int(match[1]), moment)
+            self._reach(int(match[1]))
             rows = self.runs.current.tests.setdefault(int(match[2] or 0), [])
-            self._row("Test", int(match[1]), moment, rows)
+            self._row("Test", int(match[1]), rows)
         elif match := _OUTPUT.search(message):
-            self._add(match[1], match[2], float(match[3]), moment)
+            self._add(match[1], match[2], float(match[3]))
             if match[1] in self._rows and match[4]:
                 self.runs.current.losses.add(match[2])
         elif match := _SCORE.search(message):
-            self._add("Test", f"{match[1]} {match[2]}", float(match[3]), moment)
+            self._add("Test", f"{match[1]} {match[2]}", float(match[3]))
         elif "Solving " in message:
-            self._start, self._starting = moment, True
+            self._elapsed, self._starting = timedelta(0), True
 
-    def _reach(self, iteration: int, moment: datetime | None) -> None:
+    def _tick(self, moment: datetime | None) -> None:
+        if moment is not None and self._now is not None:
+            # A clock that is set back, to winter time say, stands still: curves never turn round.
+            self._elapsed += max(moment - self._now, timedelta(0))
+        self._now = moment
+
+    def _reach(self, iteration: int) -> None:
         if self.runs.reach(iteration, self._starting):
-            if not self._starting or self._start is None:  # the line that says so is cut off
-                self._start = moment
+            if not self._starting:  # the line that says so is cut off
+                self._elapsed = timedelta(0)
             self._starting, self._rows = False, {}
 
-    def _row(self, kind: str, iteration: int, moment: datetime | None, rows: list[Row]) -> Row:
-        row = self._rows[kind] = Row(iteration, self._seconds(moment))
+    def _row(self, kind: str, iteration: int, rows: list[Row]) -> Row:
+        row = self._rows[kind] = Row(iteration, self._seconds())
         rows.append(row)
         return row
 
-    def _add(self, kind: str, name: str, value: float, moment: datetime | None) -> None:
+    def _add(self, kind: str, name: str, value: float) -> None:
         row = self._rows.get(kind)
         if row is None:  # the line that it belongs to is cut off
             return
         if not row.outputs:
-            row.seconds = self._seconds(moment)  # after the test's batches, as parse_log.py's
+            row.seconds = self._seconds()  # after the test's batches, as parse_log.py's
         row.add(name, value)
 
-    def _seconds(self, moment: datetime | None) -> float:
-        if moment is None or self._start is None:
+    def _seconds(self) -> float:
+        if self._now is None:
             return math.nan
-        return self.runs.offset + (moment - self._start).total_seconds()
+        return self.runs.offset + self._elapsed.total_seconds()

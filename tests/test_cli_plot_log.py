@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import shutil
 import struct
 import sys
 
 import pytest
-from caffe_logs import FOLDER
+from caffe_logs import FOLDER, write_data
 
 from pycaffe_lite import log_plot
 from pycaffe_lite.__main__ import main
+from pycaffe_lite.log_reader import read_log
 from pycaffe_lite.training_run import Row, Run
 
-LOG = str(FOLDER / "training.log")
+LOG = str(FOLDER / "train.log")
 
 
 def size_of(path):
@@ -103,7 +105,7 @@ def test_a_picture(tmp_path, capsys):
 def test_several_logs_over_seconds(tmp_path):
     other = tmp_path / "other.log"
     other.write_text(
-        (FOLDER / "training.log").read_text().replace("= 1.0", "= nan").replace("0.1", "inf")
+        (FOLDER / "train.log").read_text().replace("= 1.0", "= nan").replace("0.1", "inf")
     )
     assert plot(LOG, other, "--x", "seconds", "--log-loss", "-o", tmp_path / "x.png") == 0
     assert size_of(tmp_path / "x.png")[0] == 1045
@@ -130,12 +132,12 @@ def test_names_of_runs(tmp_path, monkeypatch):
 def test_tables_as_parse_log_writes_them(tmp_path):
     assert plot(LOG, "--csv", tmp_path / "new") == 0
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
-        "training.log.test", "training.log.train",
+        "train.log.test", "train.log.train",
     ]  # fmt: skip
-    train = (tmp_path / "new" / "training.log.train").read_text().splitlines()
+    train = (tmp_path / "new" / "train.log.train").read_text().splitlines()
     assert train[0] == "NumIters,Seconds,LearningRate,loss"
     assert train[4] == "12.0,0.004232,0.05,1.01302"
-    test = (tmp_path / "new" / "training.log.test").read_text().splitlines()
+    test = (tmp_path / "new" / "train.log.test").read_text().splitlines()
     assert test[0] == "NumIters,Seconds,LearningRate,accuracy,loss"
     assert test[1:] == [
         "0.0,0.003746,0.1,0.3,1.57103",
@@ -155,6 +157,43 @@ def test_tables_of_several_runs_and_test_nets(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "y.log", "y.log.run1.train", "y.log.run2.test1", "y.log.run2.train",
     ]  # fmt: skip
+
+
+# ---- our own logs -------------------------------------------------------------------------------
+
+
+def train(log, capsys, *args):
+    """Train the tiny net with its log appended to a file and its table to another."""
+    assert main(["train", "-solver=solver.prototxt", "-log_csv=out.csv", *args]) == 0
+    with log.open("a") as file:
+        file.write(capsys.readouterr().err)
+
+
+def same(log, table):
+    """Do two runs say the same? In the log's six digits."""
+    assert [row.iteration for row in log] == [row.iteration for row in table]
+    for a, b in zip(log, table, strict=True):
+        assert a.outputs == pytest.approx(b.outputs, rel=1e-5)
+        assert (a.loss is None) == (b.loss is None)
+        assert a.loss is None or a.loss == pytest.approx(b.loss, rel=1e-5)
+        assert (a.rate, a.seconds) == pytest.approx((b.rate, b.seconds), rel=1e-5, abs=0.2)
+
+
+def test_log_and_table_of_the_train_command(tmp_path, monkeypatch, capsys):
+    """At once, and gone on with from a snapshot."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GLOG_minloglevel", raising=False)
+    write_data(tmp_path)
+    shutil.copy(FOLDER / "solver.prototxt", "solver.prototxt")
+    shutil.copy(FOLDER / "tiny.prototxt", "train.prototxt")
+    log = tmp_path / "train.log"
+    for args in ((), ("-snapshot=snap_iter_20.solverstate",)):
+        train(log, capsys, *args)
+        (run,), (table,) = read_log(log), read_log("out.csv")
+        assert [row.iteration for row in run.train] == [0, 4, 8, 12, 16, 20, 24, 28]
+        assert [row.iteration for row in run.tests[0]] == [0, 10, 20, 30]
+        same(run.train, table.train)
+        same(run.tests[0], table.tests[0])
 
 
 # ---- errors -------------------------------------------------------------------------------------
