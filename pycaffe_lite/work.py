@@ -71,6 +71,8 @@ def _bytes(blobs: Sequence[Blob]) -> int:
 
 _BY_TYPE: dict[str, Callable[[Any, Sequence[Blob], Sequence[Blob]], int]] = {
     "Convolution": _convolution,
+    "ConvolutionDepthwise": _convolution,
+    "DepthwiseConvolution": _convolution,
     "Deconvolution": _deconvolution,
     "InnerProduct": _inner_product,
     "LSTM": _recurrent,
