@@ -124,7 +124,7 @@ def first_bad_blob(net: Net) -> str | None:
                 return f"param {k} of layer {name!r}"
         for top in net.top_names[name]:
             if not _is_finite(net.blobs[top].data):
-                return f"data of blob {top!r} (layer {name!r})"
+                return f"data of blob {top!r} ({_writers(net, top)})"
     for name, layer in reversed(net.layer_dict.items()):
         for k, blob in enumerate(layer.blobs):
             if not _is_finite(blob.diff):
@@ -133,6 +133,12 @@ def first_bad_blob(net: Net) -> str | None:
             if not _is_finite(net.blobs[bottom].diff):
                 return f"gradient of blob {bottom!r} (layer {name!r})"
     return None
+
+
+def _writers(net: Net, blob: str) -> str:
+    """The layers that a blob's values come from: several where some work in place."""
+    names = [repr(name) for name in net.layer_dict if blob in net.top_names[name]]
+    return f"layer {' or '.join(names)}{', in place' if len(names) > 1 else ''}"
 
 
 def _is_finite(values: Any) -> bool:

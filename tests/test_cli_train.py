@@ -435,6 +435,18 @@ def test_debug_nan_names_the_parameter(capsys):
 
 
 @pytest.mark.usefixtures("tiny")
+def test_debug_nan_names_all_layers_that_work_in_place(capsys):
+    text = Path("train.prototxt").read_text()
+    power = (
+        "layer { name: 'half' type: 'Power' bottom: 'ip1' top: 'ip1' power_param { power: 0.5 } }"
+    )
+    at = text.index('layer { name: "ip2"')
+    Path("train.prototxt").write_text(text[:at] + power + text[at:])
+    said = refused(capsys, "-solver=solver.prototxt", "-debug_nan")
+    assert said.endswith("is the data of blob 'ip1' (layer 'ip1' or 'act' or 'half', in place)")
+
+
+@pytest.mark.usefixtures("tiny")
 def test_debug_nan_names_a_gradient_of_a_finite_loss(capsys):
     Path("train.prototxt").write_text(
         "layer { name: 'd' type: 'DummyData' top: 'x' dummy_data_param { shape { dim: 3 } } }"
