@@ -225,6 +225,11 @@ class Ops:
 
         The divisor counts positions in the image and its pad, not those past the trailing pad.
         """
+        if window.kernel == x.shape[2:] and not any(window.pad):
+            # One window: tap after tap 129 x 129 equal values would lose 4 digits.
+            self.xp.sum(x, axis=tuple(range(2, x.ndim)), keepdims=True, out=out)
+            out /= window.taps
+            return out
         padded = self._pad(x, window.pad, _tail(window, x.shape[2:], out.shape[2:]), 0)
         out[...] = 0
         for tap in _offsets(window.kernel):

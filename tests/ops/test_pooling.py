@@ -302,3 +302,12 @@ def test_recorded_ave(ops: Ops) -> None:
     expected = [[corner, edge, corner], [edge, 2, edge], [corner, edge, corner]]
     got = pool_ave(ops, x, Window((3, 3), (), (1, 1)))
     np.testing.assert_allclose(got, np.broadcast_to(expected, got.shape), rtol=1e-6)
+
+
+def test_the_average_of_a_large_plane_keeps_its_digits(ops: Ops) -> None:
+    """Sums of equal values round the same way: taken one after the other 2e-4 would be lost."""
+    x = np.full((1, 2, 129, 127), 0.4718, np.float32)
+    out = np.empty((1, 2, 1, 1), np.float32)
+    on_device = ops.from_host(x), ops.from_host(out)
+    found = ops.to_host(ops.pool_ave(on_device[0], Window((129, 127)), on_device[1]))
+    np.testing.assert_allclose(found, 0.4718, rtol=1e-6)
