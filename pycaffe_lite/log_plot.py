@@ -93,17 +93,23 @@ def panels(runs: Sequence[Run], x: str = "iterations", log_loss: bool = False) -
         name = curve.output
         if curve.role == "rate":
             rate.curves.append(curve)
-        elif curve.role == "smoothed" or name in losses or "loss" in name.lower():
+        elif curve.role == "smoothed" or name in losses or _sounds_like_loss(name):
             loss.curves.append(curve)
         elif all(0 <= y <= 1 for y in curve.y if math.isfinite(y)):
             share.curves.append(curve)
         else:
-            others.setdefault(name, Panel(name)).curves.append(curve)
+            whole = name.partition("[")[0]  # numbers of one output lie together
+            others.setdefault(whole, Panel(whole)).curves.append(curve)
     if len({curve.output for curve in share.curves}) == 1:
         share.label = share.curves[0].output
     rates = [y for curve in rate.curves for y in curve.y if math.isfinite(y)]
     rate.log = bool(rates) and min(rates) > 0 and max(rates) >= 10 * min(rates)
     return [panel for panel in (loss, share, *others.values(), rate) if panel.curves]
+
+
+def _sounds_like_loss(name: str) -> bool:
+    """For logs and tables that tell no loss weights. GoogLeNet's loss1/top-1 is none."""
+    return "loss" in name.rpartition("/")[2].lower()
 
 
 def _curves(k: int, run: Run, place: Callable[[Row], float]) -> Iterator[Curve]:
@@ -117,11 +123,11 @@ def _curves(k: int, run: Run, place: Callable[[Row], float]) -> Iterator[Curve]:
             yield Curve(k, kind, output, [at for at, _ in points], [y for _, y in points])
 
     smoothed = any(row.loss is not None for row in run.train)
+    yield from curve("smoothed", "loss", run.train, lambda row: row.loss)
     for name in _outputs(run.train):
         kind = "batch" if smoothed and name == "loss" else "train"
         if kind == "train" or any(row.outputs.get(name, row.loss) != row.loss for row in run.train):
             yield from curve(kind, name, run.train, _output(name))
-    yield from curve("smoothed", "loss", run.train, lambda row: row.loss)
     for index, rows in sorted(run.tests.items()):
         kind = f"test#{index}" if len(run.tests) > 1 else "test"
         for name in _outputs(rows):
@@ -146,14 +152,17 @@ _DASHES = ("-", "--", ":", "-.")
 def _draw(axis: Any, panel: Panel, names: Sequence[str]) -> None:
     """Colours tell runs apart and dashes curves; of one run, colours tell the curves apart."""
     looks = list(dict.fromkeys(_look(curve) for curve in panel.curves))
+    tests = [look for look in looks if look.startswith("test")]  # dots set them apart
+    trains = [look for look in looks if look not in tests]
+    many = len(names) > 1
     for curve in panel.curves:
-        look = looks.index(_look(curve))
-        many = len(names) > 1
+        look = _look(curve)
+        place = (tests if look in tests else trains).index(look)
         axis.plot(
             curve.x,
             curve.y,
-            color=f"C{curve.run % 10 if many else look % 10}",
-            linestyle=_DASHES[look % len(_DASHES)] if many else "-",
+            color=f"C{(curve.run if many else looks.index(look)) % 10}",
+            linestyle=_DASHES[place % len(_DASHES)] if many else "-",
             label=_label(names[curve.run], curve) if many else curve.name,
             **_style(curve),
         )
@@ -183,8 +192,8 @@ def _style(curve: Curve) -> dict[str, Any]:
     if curve.role == "rate":
         return {"drawstyle": "steps-post", "linewidth": 1.5}
     if curve.role == "batch":
-        return {"linewidth": 0.8, "alpha": 0.4}
+        return {"linewidth": 0.8, "alpha": 0.4, "zorder": 1.5}
     if curve.role.startswith("test"):
         few = len(curve.x) <= 60
         return {"linewidth": 1.5, "marker": "o" if few else "", "markersize": 4}
-    return {"linewidth": 1.5}
+    return {"linewidth": 1.5 if curve.role == "smoothed" else 1.0}

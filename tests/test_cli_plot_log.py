@@ -48,12 +48,12 @@ def test_what_goes_into_which_panel():
     run.losses = {"loss", "aux"}
     found = log_plot.panels([run])
     assert [(p.label, [c.name for c in p.curves]) for p in found] == [
-        ("loss", ["train aux", "train loss", "test loss"]),
+        ("loss", ["train loss", "train aux", "test loss"]),
         ("outputs", ["test accuracy", "test top5"]),
         ("error", ["test error"]),
         ("learning rate", ["learning rate"]),
     ]
-    assert (found[0].curves[0].x, found[0].curves[0].y) == ([10], [4.0])
+    assert (found[0].curves[1].x, found[0].curves[1].y) == ([10], [4.0])
     assert (found[1].curves[0].x, found[1].curves[0].y) == ([0, 10, 20], [0.1, 0.5, 1])
 
 
@@ -70,7 +70,16 @@ def test_the_loss_of_one_batch_only_where_it_differs_from_the_mean():
         row.outputs["loss"] = row.loss
     assert [c.role for c in log_plot.panels([run])[0].curves] == ["smoothed"]
     run.train[1].outputs["loss"] = 1.5
-    assert [c.role for c in log_plot.panels([run])[0].curves] == ["batch", "smoothed"]
+    assert [c.role for c in log_plot.panels([run])[0].curves] == ["smoothed", "batch"]
+
+
+def test_names_of_googlenet_and_outputs_with_several_numbers():
+    run = Run(tests={0: [Row(0, 0.0, {"loss1/top-1": 0.5, "a/loss": 2, "b": 3, "b[1]": 4})]})
+    assert [(p.label, [c.output for c in p.curves]) for p in log_plot.panels([run])] == [
+        ("loss", ["a/loss"]),
+        ("loss1/top-1", ["loss1/top-1"]),
+        ("b", ["b", "b[1]"]),
+    ]
 
 
 def test_the_axis_of_learning_rates():
