@@ -23,10 +23,11 @@ class BN(Layer):
     bn_mode): 2 parameters, moments of the batch in both phases, eps 1e-9, and as more tops the mean
     and the variance (1, C, 1, 1), which have no gradient; `bn_mode: INFERENCE` is y = scale x +
     shift. PSPNet's (slope_filler, bias_filler, momentum, eps, frozen): 4 parameters, the third and
-    fourth the stored mean and variance, which do not learn and are used in phase TEST and where
-    `frozen`; in TRAIN each becomes momentum (0.9) times itself plus the rest times that of the
-    batch. eps is 1e-5, the first variance 0, or 1 where `frozen`, and then nothing learns. With
-    stored moments dx = dy scale / sqrt(variance + eps) (PSPNet's own is that of TRAIN).
+    fourth the stored mean and variance, which do not learn, whatever rates are given, and are used
+    in phase TEST and where `frozen`; in TRAIN each becomes momentum (0.9) times itself plus the
+    rest times that of the batch. eps is 1e-5, the first variance 0, or 1 where `frozen`, and then
+    nothing learns. With stored moments dx = dy scale / sqrt(variance + eps) (PSPNet's own is that
+    of TRAIN).
 
     Parameters have the shape (1, C, 1, 1); scales are filled with 1 where no filler is given. May
     run in place. ModelError for 1 axis, for another number of channels, for fields of both.
@@ -164,6 +165,9 @@ class _PSPNetBN(BN):
         for first in (0, 1 if param.frozen else 0):
             filler = caffe_pb2.FillerParameter(type="constant", value=first)
             self.add_param((1, self.channels, 1, 1), filler, learns=False)
+        for k in self.fixed_params.intersection(range(len(self.spec.param))):
+            # Rates of a training prototxt would let weight decay at what must not learn.
+            self.spec.param[k].lr_mult = self.spec.param[k].decay_mult = 0
         self.uses_batch = self.phase != self.TEST and not param.frozen
         self.writes_params = self.uses_batch  # type: ignore[misc]
 

@@ -150,6 +150,19 @@ def test_which_of_the_two_is_meant(param, count):
     assert [blob.shape for blob in params] == [(1, 3, 1, 1)] * count
 
 
+@pytest.mark.parametrize(("frozen", "learns"), [("false", 2), ("true", 0)])
+def test_rates_that_are_given_do_not_let_stored_moments_learn(frozen, learns):
+    net = make_net(
+        "layer { name: 'x' type: 'DummyData' top: 'x' dummy_data_param { shape { dim: [2, 3] } } }"
+        f" layer {{ name: 'it' type: 'BN' bottom: 'x' top: 'y' {'param { lr_mult: 1 } ' * 4}"
+        f" loss_weight: 1 bn_param {{ frozen: {frozen} }} }}",
+        TRAIN,
+    )
+    layer = net.layer_dict["it"]
+    assert layer.param_propagate_down == [k < learns for k in range(4)]
+    assert [param.decay_mult for param in layer.spec.param] == [k < learns for k in range(4)]
+
+
 @pytest.mark.parametrize(
     ("param", "shape", "tops", "text"),
     [
