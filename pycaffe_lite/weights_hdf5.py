@@ -99,7 +99,7 @@ def _check(dataset: Any, blob: Blob, where: str, permissive: bool) -> None:
             f"cannot load blob from hdf5; shape mismatch. {where.capitalize()}: file"
             f" `{describe(shape)}`, net `{describe(blob.shape)}`{by_count(shape, blob.shape)}"
         )
-    if dataset.dtype.kind not in "iuf":
+    if not any(np.issubdtype(dataset.dtype, real) for real in (np.integer, np.floating)):
         raise WeightsError(f"{where}: {dataset.dtype} values, no real numbers")
     if dataset.chunks is not None:  # compressed or with checksums: damage shows when it is read,
         dataset[()]  # which has to be before the net changes
