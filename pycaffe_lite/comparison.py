@@ -5,14 +5,22 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
 Shape = tuple[int, ...]
+
+
+class LayerValue(NamedTuple):
+    """What a layer wrote into a blob, which later layers may have overwritten in place."""
+
+    blob: str
+    array: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,8 @@ class Difference:
 class Row:
     """A blob of a, and b's of the name `other`. No `difference`: shapes do not fit, `note` says so.
 
-    Else `note` says how b's shape was understood; it is empty for equal shapes.
+    Else `note` says how b's shape was understood, and which of a's values was compared where it is
+    not the blob's last; it is empty for the last value and equal shapes.
     """
 
     blob: str
@@ -86,22 +95,57 @@ class Comparison:
         }
 
 
-def compare(a: Arrays, b: Arrays, tolerance: float) -> Comparison:
-    """Compare blob by blob in a's order; see `match` and `align` for names and shapes."""
+def compare(
+    a: Arrays, b: Arrays, tolerance: float, layers: Mapping[str, LayerValue] = MappingProxyType({})
+) -> Comparison:
+    """Compare blob by blob in a's order; see `match` and `align` for names and shapes.
+
+    `layers` says what a's layers made. Names of b that are no blobs of a may be those of layers,
+    which have rows of their own. And where a blob does not agree, but b has the value that an
+    earlier layer wrote and a later one, in place, overwrote, that value is compared; the row's note
+    says so.
+    """
     pairs = match(a, b)
-    rows = []
-    for name in (name for name in a if name in pairs):
-        x, y = a[name], b[pairs[name]]
-        aligned, note = align(x.shape, y)
-        difference = None if aligned is None else measure(x, aligned)
-        rows.append(Row(name, pairs[name], x.shape, y.shape, difference, note))
-    matched = set(pairs.values())
+    others = match(
+        (name for name in layers if name not in a), (k for k in b if k not in pairs.values())
+    )
+    rows: list[Row] = []
+    for name in a:
+        made = {layer: value.array for layer, value in layers.items() if value.blob == name}
+        if name in pairs:
+            rows.append(_nearest(name, a[name], made, pairs[name], b[pairs[name]], tolerance))
+        for layer in (layer for layer in made if layer in others):
+            text = f"{name} (layer {layer})"
+            rows.append(_row(text, made[layer], others[layer], b[others[layer]]))
+    known = pairs.keys() | {layers[layer].blob for layer in others}
+    matched = {row.other for row in rows}
     return Comparison(
         tuple(rows),
-        tuple(name for name in a if name not in pairs),
+        tuple(name for name in a if name not in known),
         tuple(name for name in b if name not in matched),
         tolerance,
     )
+
+
+def _row(name: str, x: np.ndarray, other: str, y: np.ndarray) -> Row:
+    aligned, note = align(x.shape, y)
+    difference = None if aligned is None else measure(x, aligned)
+    return Row(name, other, x.shape, y.shape, difference, note)
+
+
+def _nearest(
+    name: str, x: np.ndarray, made: Arrays, other: str, y: np.ndarray, tolerance: float
+) -> Row:
+    """The row of the blob's last value; of one behind an earlier layer where only that agrees."""
+    last = _row(name, x, other, y)
+    if last.difference is None or last.difference.within(tolerance):
+        return last
+    for layer, value in list(made.items())[:-1]:
+        row = _row(name, value, other, y)
+        if row.difference is not None and row.difference.within(tolerance):
+            said = f"as it is behind layer {layer!r}, before later ones in place"
+            return replace(row, note=f"{row.note}; {said}" if row.note else said)
+    return last
 
 
 # ---- names --------------------------------------------------------------------------------------

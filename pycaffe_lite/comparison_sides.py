@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .blob import describe
-from .comparison import Arrays, Shape, align, match
+from .comparison import Arrays, LayerValue, Shape, align, match
 from .errors import MissingFileError, ModelError
 from .net import TEST, Net
 from .net_summary import is_inserted
@@ -25,6 +25,7 @@ class Side(Protocol):
     """One of the two: `inputs` are the shapes of what it must be given, none where it is saved."""
 
     inputs: dict[str, Shape]
+    layers: dict[str, LayerValue]  # what layers made in the last run, where they are known
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """All blobs, by name and in order, for inputs by its own names. Arrays of its own."""
@@ -50,6 +51,8 @@ class NetSide:
 
     def __init__(self, path: str, weights: str = "") -> None:
         self.net = Net(path, TEST, weights=weights or None)
+        self.layers: dict[str, LayerValue] = {}
+        self.net.after_forward(self._record)
         self.inputs = {name: self.net.blobs[name].shape for name in self.net.inputs}
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
@@ -68,6 +71,13 @@ class NetSide:
         }
         return {k: blob.data.copy() for k, blob in net.blobs.items() if k not in copies}
 
+    def _record(self, index: int) -> None:
+        """Keep the top of a layer that has one, under the layer's name."""
+        layer = self.net.layers[index]
+        tops = self.net.top_names[layer.name]
+        if len(tops) == 1 and not is_inserted(layer.spec):
+            self.layers[layer.name] = LayerValue(tops[0], self.net.blobs[tops[0]].data.copy())
+
 
 class OnnxSide:
     """An ONNX model through onnxruntime: every value that a node computes, and the inputs."""
@@ -82,7 +92,7 @@ class OnnxSide:
             ) from None
         if not Path(path).exists():
             raise MissingFileError(f"Could not open file {path} (file not found)")
-        self.path = path
+        self.path, self.layers = path, dict[str, LayerValue]()
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 3
@@ -138,7 +148,7 @@ class SavedSide:
     """
 
     def __init__(self, path: str) -> None:
-        self.inputs: dict[str, Shape] = {}
+        self.inputs, self.layers = dict[str, Shape](), dict[str, LayerValue]()
         self.arrays = load_arrays(path)
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:

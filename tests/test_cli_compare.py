@@ -170,7 +170,45 @@ def test_another_tools_files(capsys, net):
     assert (data["only_in_a"], data["only_in_b"]) == (["t"], ["quantized"])
     out = status(capsys, A, "dump")[1]
     assert "only in A: t\nonly in B: quantized" in out
-    assert "B has 1 x 5 x 7 x 4: b is NHWC, transposed" in out
+    assert "B has 1 x 5 x 7 x 4; b is NHWC, transposed" in out
+
+
+def test_values_before_they_are_overwritten_in_place(capsys, net):
+    """Other tools save what each layer makes, a convolution before its ReLU."""
+    x = np.random.default_rng(2).normal(size=(1, 3, 5, 7))
+    net.forward(end="a", data=x)
+    before = net.blobs["br/1x1"].data.copy()
+    net.forward(data=x)
+    after, fc = net.blobs["br/1x1"].data, net.blobs["fc"].data
+    np.savez("dump.npz", data=x, relu=after, b=fc, **{"br/1x1": before.transpose(0, 2, 3, 1)})
+    code, data = figures(capsys, A, "dump.npz")
+    assert code == 0
+    rows = {row["blob"]: row for row in data["blobs"]}
+    assert list(rows) == ["data", "br/1x1", "br/1x1 (layer relu)", "fc (layer b)"]
+    said = "b is NHWC, transposed; as it is behind layer 'a', before later ones in place"
+    assert rows["br/1x1"]["note"] == said
+    assert rows["br/1x1 (layer relu)"]["note"] == ""
+    assert (data["only_in_a"], data["only_in_b"]) == (["t"], [])
+    assert said in status(capsys, A, "dump.npz")[1]
+    np.savez("dump.npz", data=x, **{"br/1x1": before + 9})
+    code, data = figures(capsys, A, "dump.npz")
+    assert (code, data["blobs"][1]["note"]) == (1, "")
+
+
+def test_two_nets_of_which_one_is_in_place(capsys):
+    plain = NET.replace("bottom: 'br/1x1' top: 'br/1x1' }", "bottom: 'br/1x1' top: 'relu' }")
+    plain = plain.replace("bottom: 'br/1x1' top: 'fc'", "bottom: 'relu' top: 'fc'")
+    Path("plain.prototxt").write_text(
+        plain.replace("bottom: 'br/1x1' top: 't'", "bottom: 'relu' top: 't'")
+    )
+    for sides in ([A, "plain.prototxt:w.caffemodel"], ["plain.prototxt:w.caffemodel", A]):
+        code, data = figures(capsys, *sides)
+        names = [row["blob"] for row in data["blobs"]]
+        if sides[0] == A:
+            assert (code, names[2]) == (0, "br/1x1 (layer relu)")
+            assert data["only_in_b"] == []
+        else:
+            assert (code, data["first_divergence"]) == (1, "br/1x1")
 
 
 def test_nan_is_counted_and_never_agrees(capsys, net):

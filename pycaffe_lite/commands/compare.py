@@ -44,8 +44,9 @@ def add_arguments(parser: FlagParser) -> None:
     parser.add_flag("save", "", "write A's blobs into this folder, a .npy each")
     parser.usage = f"{parser.prog} A B [FLAGS]"
     parser.epilog = (
-        "Exit status: 0 all blobs that both have are within the tolerance, 1 else. A blob that is"
-        " computed in place has its last value."
+        "Exit status: 0 all blobs that both have are within the tolerance, 1 else. A blob of A"
+        " that is computed in place has its last value, unless only an earlier one agrees: the"
+        " table says so."
     )
     parser.set_defaults(refuse=parser.error)
 
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         save(blobs[0], Path(args.save))
     if len(sides) == 1:
         return 0
-    found = compare(blobs[0], blobs[1], args.tolerance)
+    found = compare(blobs[0], blobs[1], args.tolerance, sides[0].layers)
     if not found.rows:
         raise ModelError(
             f"no blob is on both sides: {names[0][0]} has {_listed(found.only_a)}; {names[1][0]}"
@@ -189,7 +190,8 @@ def _verdict(found: Comparison) -> str:
 def _row(row: Row, agrees: bool) -> list[str]:
     notes = [f"B: {row.other}"] if row.other != row.blob else []
     if row.shape != row.other_shape:
-        notes.append(f"B has {shape(row.other_shape)}: {row.note}")
+        notes.append(f"B has {shape(row.other_shape)}")
+    notes += [row.note] if row.note else []
     head = ["" if agrees else "!", row.blob, shape(row.shape)]
     d = row.difference
     if d is None:
