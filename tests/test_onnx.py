@@ -223,6 +223,12 @@ def test_a_layer_without_an_exporter_is_an_error() -> None:
         convert(net)
 
 
+def test_the_error_names_the_blob_that_others_read_too() -> None:
+    text = NET + 'layer { name: "own" type: "NoOnnx" bottom: "conv" top: "own" }'
+    with pytest.raises(ModelError, match=r"--end conv\)"):
+        convert(small(text))
+
+
 def test_an_exporter_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     from pycaffe_lite.onnx import registry
 

@@ -137,6 +137,19 @@ def test_pooling(pool: str, param: str) -> None:
     assert_same(one_layer(f"type: 'Pooling' pooling_param {{ pool: {pool} {param} }}", [X]))
 
 
+@pytest.mark.parametrize("pool", ["MAX", "AVE"])
+@pytest.mark.parametrize(
+    ("param", "shape"),
+    [
+        ("kernel_size: 3 stride: 2 pad: 1", (2, 3, 8)),
+        ("kernel_size: 2 stride: 2 pad: 1", (2, 3, 4, 5, 6)),
+        ("global_pooling: true", (2, 3, 4, 5, 6)),
+    ],
+)
+def test_pooling_over_other_axes(pool: str, param: str, shape: tuple[int, ...]) -> None:
+    assert_same(one_layer(f"type: 'Pooling' pooling_param {{ pool: {pool} {param} }}", [shape]))
+
+
 @pytest.mark.parametrize("size", [(4, 6), (5, 9), (8, 11), (12, 13), (3, 10)])
 @pytest.mark.parametrize("param", ["kernel_size: 3 stride: 2 pad: 1", "kernel_size: 3 stride: 2"])
 @pytest.mark.parametrize("pool", ["MAX", "AVE"])

@@ -13,7 +13,7 @@ import numpy as np
 from ..layer import Layer
 from ..net import Net
 from .freedom import Freedom
-from .part import Part, is_automatic
+from .part import Part, is_automatic, without_splits
 from .registry import exporter
 from .writer import Graph, LayerWriter, refusal
 
@@ -57,7 +57,7 @@ class Model:
 def build(part: Part, freedom: Freedom) -> Model:
     """The model of a part of a net. Raises ModelError for the first layer that ONNX cannot say."""
     net = part.net
-    _check_layers(net.layers)
+    _check_layers(net)
     names = _Names(net)
     graph = Graph(names.reserved)
     names.graph = graph
@@ -84,14 +84,15 @@ def build(part: Part, freedom: Freedom) -> Model:
     return Model(proto, graph.initializers, tops, outputs, graph.notes)
 
 
-def _check_layers(layers: Sequence[Layer]) -> None:
+def _check_layers(net: Net) -> None:
     """Before anything is written: has each type an exporter?"""
-    for layer in layers:
+    bottoms = {layer.name: list(layer.bottom) for layer in without_splits(net.spec).layer}
+    for layer in net.layers:
         if layer.type not in _WITHOUT_NODES and exporter(layer.type) is None:
             why = "no exporter is known for this type"
             if layer.type == "Python":
                 why = "what it computes is Python code"
-            raise refusal(layer, why)
+            raise refusal(layer, bottoms.get(layer.name, []), why)
 
 
 def _shapes(net: Net, freedom: Freedom, bottom: list[int], top: list[int]) -> tuple[Any, Any]:

@@ -190,26 +190,24 @@ class LayerWriter:
             shape = self.add("Concat", *parts, axis=0)
         return self.add("Reshape", x, shape, to=to)
 
-    def is_free(self, bottom: int, *axes: int) -> bool:
-        """Is one of these axes (none named: any axis) of a bottom left open?"""
-        dims = self.bottom_dims[bottom]
-        return any(dims[k] is None for k in axes or range(len(dims)))
+    def is_image_free(self, bottom: int = 0) -> bool:
+        """Is the size of a bottom's images, the axes behind the second, left open?"""
+        return None in self.bottom_dims[bottom][2:]
+
+    # ---- what users are told ----------------------------------------------------------------------
 
     def note(self, text: str) -> None:
         """Something about this layer that users of the model should know."""
         self._graph.notes.append(f"{describe(self.layer)}: {text}")
 
-    # ---- errors --------------------------------------------------------------------------------
-
     def refuse(self, why: str, instead: str = "") -> NoReturn:
         """ModelError: ONNX cannot say this layer, why, and what can be done."""
-        raise refusal(self.layer, why, instead)
+        raise refusal(self.layer, self.bottom[:1], why, instead)
 
 
-def refusal(layer: Layer, why: str, instead: str = "") -> ModelError:
-    """The error for a layer that ONNX cannot say."""
-    end = layer.spec.bottom[0] if layer.spec.bottom else ""
-    cut = f"end the model before it (--end {end})" if end else "leave the layer out"
+def refusal(layer: Layer, bottom: Sequence[str], why: str, instead: str = "") -> ModelError:
+    """The error for a layer that ONNX cannot say; `bottom` are its bottoms' names."""
+    cut = f"end the model before it (--end {bottom[0]})" if bottom else "leave the layer out"
     ways = f"{instead}, or {cut}" if instead else cut
     return ModelError(f"{describe(layer)}: cannot be said in ONNX: {why}; {ways}")
 

@@ -17,7 +17,7 @@ _NOTHING = float(np.finfo("float32").min)
 @exports("PriorBox")
 def prior_box(w: LayerWriter) -> None:
     """A constant: only sizes count."""
-    if any(w.is_free(k, 2, 3) for k in range(2)):
+    if any(w.is_image_free(k) for k in range(2)):
         w.refuse("its boxes depend on the image's size", "fix the sizes")
     layer: Any = w.layer
     layer._make(w.bottom_shapes[0][2:], w.bottom_shapes[1][2:], w.top_shapes[0])

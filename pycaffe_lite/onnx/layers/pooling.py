@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,9 @@ from ..writer import LayerWriter
 @exports("Pooling")
 def pooling(w: LayerWriter) -> None:
     """MaxPool or AveragePool whose pads say the size that Caffe computes."""
-    param = w.param
+    param, axes = w.param, len(w.bottom_shapes[0]) - 2
+    if axes > 3:
+        w.refuse(f"runtimes pool over 1 to 3 axes, this one has {axes}")
     if param.global_pooling:
         _global(w)
     elif param.pool == param.STOCHASTIC:
@@ -39,7 +43,7 @@ def _global(w: LayerWriter) -> None:
         _ratio(w, squares, w.add("GlobalAveragePool", x))
     elif len(w.top) == 1:
         w.add("GlobalMaxPool", w.bottom[0], to=w.top[0])
-    elif w.is_free(0, 2, 3):
+    elif w.is_image_free():
         w.refuse("the mask of a global pooling over images of any size", "fix the sizes")
     else:
         _, mask = max_pool(w, Window(w.bottom_shapes[0][2:]), w.top[0], True)
@@ -62,11 +66,11 @@ def average_pool(w: LayerWriter, x: str, window: Window, to: str | None) -> str:
     attributes = _attributes(w, window)
     if not any(window.pad):  # what lies past the image does not count, in ONNX as in Caffe
         return w.add("AveragePool", x, to=to, count_include_pad=0, **attributes)
-    if w.is_free(0, 2, 3):
+    if w.is_image_free():
         # Pad that is part of the value counts; what rounding up adds behind it does not.
         pad = list(window.pad)
         padded = w.add("Pad", x, w.integers(0, 0, *pad, 0, 0, *pad))
-        attributes["pads"] = [0] * 4
+        attributes["pads"] = [0] * len(pad) * 2
         return w.add("AveragePool", padded, to=to, count_include_pad=0, **attributes)
     factor = _correction(w, window)
     y = w.add(
@@ -82,7 +86,7 @@ def average_pool(w: LayerWriter, x: str, window: Window, to: str | None) -> str:
 def _attributes(w: LayerWriter, window: Window) -> dict[str, Any]:
     """Kernel, strides and pads. Those behind the image are as long as the last window needs."""
     found: dict[str, Any] = {"kernel_shape": list(window.kernel), "strides": list(window.stride)}
-    if w.is_free(0, 2, 3):
+    if w.is_image_free():
         return found | _open_attributes(w, window)
     ends = []
     for size, pooled, k, s, p in _axes(w, window):
@@ -126,17 +130,17 @@ def _correction(w: LayerWriter, window: Window) -> np.ndarray | None:
     for size, pooled, k, s, p in _axes(w, window):
         starts = np.arange(pooled) * s - p
         factors.append(k / (np.minimum(starts + k, size + p) - starts))
-    factor = np.multiply.outer(*factors).astype("float32")
+    factor = functools.reduce(np.multiply.outer, factors).astype("float32")
     return None if (factor == 1).all() else factor[None, None]
 
 
 def _places(w: LayerWriter, mask: str) -> None:
     """ONNX counts through the whole blob, Caffe's mask through a plane; as floats."""
-    if w.is_free(0, 2, 3):
-        plane = w.add("ReduceProd", w.sizes(0, 2, 4), axes=[0], keepdims=1)
+    if w.is_image_free():
+        sizes = w.sizes(0, 2, len(w.bottom_shapes[0]))
+        plane = w.add("ReduceProd", sizes, axes=[0], keepdims=1)
     else:
-        height, width = w.bottom_shapes[0][2:]
-        plane = w.integers(height * width)
+        plane = w.integers(prod(w.bottom_shapes[0][2:]))
     w.cast(w.add("Mod", mask, plane), "FLOAT", w.top[1])
 
 
@@ -158,7 +162,7 @@ def _ratio(w: LayerWriter, squares: str, total: str) -> None:
 @exports("SPP")
 def pyramid(w: LayerWriter) -> None:
     """A pooling a level, flattened and joined."""
-    if w.is_free(0, 2, 3):
+    if w.is_image_free():
         w.refuse("its windows depend on the image's size", "fix the sizes")
     layer: Any = w.layer
     single = len(layer.windows) == 1

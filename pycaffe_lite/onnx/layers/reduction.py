@@ -50,7 +50,8 @@ def _largest(w: LayerWriter, x: str, axis: int, size: int) -> tuple[str, str]:
     if top_k == 1:
         index = w.add("ArgMax", x, axis=axis, keepdims=1, select_last_index=1)
         return w.add("ReduceMax", x, axes=[axis], keepdims=1), w.cast(index, "FLOAT")
-    if w.is_free(0, *range(axis if w.param.HasField("axis") else 1, len(w.bottom_dims[0]))):
+    dims = w.bottom_dims[0]
+    if None in (dims[axis : axis + 1] if w.param.HasField("axis") else dims[1:]):
         w.refuse("top_k over an axis whose size is open", "fix the sizes")
     back = (w.integers(-1), w.integers(-(2**31)), w.integers(axis), w.integers(-1))
     turned = w.add("Slice", x, *back)

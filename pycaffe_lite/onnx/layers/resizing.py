@@ -69,7 +69,7 @@ def _bind(layer: Any) -> None:
 
 
 def _refuse_open(w: LayerWriter) -> None:
-    if any(w.is_free(k, 2, 3) for k in range(len(w.bottom))):
+    if any(w.is_image_free(k) for k in range(len(w.bottom))):
         w.refuse("its weights depend on the image's size", "fix the sizes")
 
 
@@ -89,7 +89,7 @@ def upsample(w: LayerWriter) -> None:
     if len(w.bottom) == 1:
         _repeat(w)
         return
-    if any(w.is_free(k, 2, 3) for k in range(2)):
+    if any(w.is_image_free(k) for k in range(2)):
         w.refuse("its planes' size depends on the image's", "fix the sizes")
     channels, height, width = w.top_shapes[0][1:]
     dims = w.bottom_dims[0]
