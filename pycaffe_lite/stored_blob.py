@@ -171,6 +171,8 @@ def _by_field(wire: Wire, start: int, end: int) -> dict[int, list[Any]]:
                 rows, position = wire.run_of_numbers(record, end)
                 found.setdefault(record.field, []).append(rows)
                 break
+        else:  # all is read; behind the last record there may be a group, which is passed over
+            break
     return found
 
 

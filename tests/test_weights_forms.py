@@ -240,3 +240,9 @@ def test_doubles_beyond_single_precision_are_infinite(tmp_path, packed):
         stored = b"".join(varint(8 << 3 | 1) + struct.pack("<d", v) for v in values)
     net = load(tmp_path, layer(shape(4, 3) + stored, PACKED[1]))
     assert_array_equal(net.params["a"][0].data.ravel(), [*W.ravel()[1:], np.inf])
+
+
+def test_a_group_at_the_end_of_a_blob_is_passed_over(tmp_path):
+    group = varint(77 << 3 | 3) + number(1, 5) + varint(77 << 3 | 4)
+    net = load(tmp_path, layer(PACKED[0] + group, PACKED[1]))
+    assert_array_equal(net.params["a"][0].data, W)
