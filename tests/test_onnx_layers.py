@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx_cases import assert_same, one_layer, ops_of
+from harness import make_net
+from onnx_cases import assert_same, fill, one_layer, ops_of
 
 X = (2, 3, 5, 7)
 
@@ -283,6 +284,8 @@ SHAPES = [
     ("type: 'Permute' permute_param { order: 0 order: 2 order: 3 order: 1 }", [X], 1),
     ("type: 'ShuffleChannel' shuffle_channel_param { group: 3 }", [(2, 6, 5, 7)], 1),
     ("type: 'PixelShuffle' pixelshuffle_param { upscale_factor: 2 }", [(2, 12, 5, 7)], 1),
+    ("type: 'Reorg'", [(2, 8, 4, 6)], 1),
+    ("type: 'Reorg' reorg_param { reverse: true }", [(2, 8, 4, 6)], 1),
     ("type: 'Crop'", [X, (1, 1, 3, 4)], 1),
     ("type: 'Crop' crop_param { offset: 1 offset: 2 }", [X, (4, 1, 3, 4)], 1),
     ("type: 'Crop' crop_param { axis: 1 offset: 1 }", [X, (4, 2, 3, 4)], 1),
@@ -391,3 +394,16 @@ def test_resizing(snippet: str, shapes: list[tuple[int, ...]]) -> None:
 def test_resizing_images_of_any_size(snippet: str) -> None:
     model = assert_same(one_layer(snippet, [X]), tolerance=1e-5, sizes="dynamic")
     assert model.inputs == {"x0": ["N", 3, "H", "W"]}
+
+
+def test_where_sequences_begin_is_a_constant() -> None:
+    net = fill(
+        make_net(
+            "input: 'x' input_shape { dim: [4, 3, 5] }"
+            "layer { name: 'cont' type: 'ContinuationIndicator' top: 'cont'"
+            " continuation_indicator_param { time_step: 4 batch_size: 3 } }"
+            "layer { name: 'it' type: 'LSTM' bottom: 'x' bottom: 'cont' top: 'y'"
+            " recurrent_param { num_output: 6 } }"
+        )
+    )
+    assert assert_same(net).inputs == {"x": [4, 3, 5]}

@@ -13,7 +13,7 @@ import numpy as np
 from ..layer import Layer
 from ..net import Net
 from .freedom import Freedom
-from .part import Part, is_automatic, without_splits
+from .part import RAW, Part, is_automatic, without_splits
 from .registry import exporter
 from .writer import Graph, LayerWriter, refusal
 
@@ -92,7 +92,8 @@ def _check_layers(net: Net) -> None:
             why = "no exporter is known for this type"
             if layer.type == "Python":
                 why = "what it computes is Python code"
-            raise refusal(layer, bottoms.get(layer.name, []), why)
+            instead = "--raw-heads makes its bottoms the results" if layer.type in RAW else ""
+            raise refusal(layer, bottoms.get(layer.name, []), why, instead)
 
 
 def _shapes(net: Net, freedom: Freedom, bottom: list[int], top: list[int]) -> tuple[Any, Any]:

@@ -15,7 +15,10 @@ from ..proto import caffe_pb2
 _MEASURES = {"Accuracy", "SegAccuracy", "DetectionEvaluate", "HDF5Output", "MatWrite"}
 """Layers that look at results, and are no part of what a model computes."""
 
-_RAW = {"DetectionOutput", "Yolov3DetectionOutput", "YoloDetectionOutput"}
+SOURCES = {"Input", "Parameter", "ContinuationIndicator"}
+"""Layers without bottoms that bring no data."""
+
+RAW = {"DetectionOutput", "Yolov3DetectionOutput", "YoloDetectionOutput"}
 """Layers that `raw_heads` leaves off."""
 
 
@@ -113,7 +116,7 @@ def _why_left_off(spec: Any, raw_heads: bool) -> str:
     cls = Layer.registry.get(spec.type)
     if (cls is not None and cls.loss) or spec.type in _MEASURES:
         return "its bottoms are results"
-    if raw_heads and spec.type in _RAW:
+    if raw_heads and spec.type in RAW:
         return "its bottoms are results (raw heads)"
     return ""
 
@@ -134,7 +137,7 @@ def _leading_to(end: Sequence[str], layers: list[Any]) -> list[Any]:
 
 def _as_input(spec: Any, net: Net, kept: list[Any], part: Part) -> Any:
     """The layer, or where it brings data an Input layer of those tops that are read."""
-    if spec.bottom or spec.type in ("Input", "Parameter"):
+    if spec.bottom or spec.type in SOURCES:
         return spec
     read = {name for layer in kept for name in layer.bottom}
     tops = [top for top in spec.top if top in read]

@@ -194,7 +194,7 @@ class LayerWriter:
         """Is the size of a bottom's images, the axes behind the second, left open?"""
         return None in self.bottom_dims[bottom][2:]
 
-    # ---- what users are told ----------------------------------------------------------------------
+    # ---- what users are told ---------------------------------------------------------------------
 
     def note(self, text: str) -> None:
         """Something about this layer that users of the model should know."""

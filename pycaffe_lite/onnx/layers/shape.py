@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..registry import exports
 from ..writer import LayerWriter
 
@@ -153,6 +155,30 @@ def pixel_shuffle(w: LayerWriter) -> None:
     """DepthToSpace with channels outside, then rows, then columns."""
     factor = int(w.param.upscale_factor)
     w.add("DepthToSpace", w.bottom[0], to=w.top[0], blocksize=factor, mode="CRD")
+
+
+@exports("Reorg")
+def reorganize(w: LayerWriter) -> None:
+    """Blocks of positions and groups of channels change places, in Darknet's order."""
+    if w.is_image_free():
+        w.refuse("its rows depend on the image's size", "fix the sizes")
+    layer: Any = w.layer
+    if w.param.reverse:
+        inner, perm = layer.planes, [0, 3, 4, 1, 5, 2]
+    else:
+        inner, perm = layer.blocks, [0, 3, 5, 1, 2, 4]
+    dims = w.bottom_dims[0]
+    x = w.reshape(w.bottom[0], dims, [("copy", 0), *inner[1:]])
+    x = w.add("Transpose", x, perm=perm)
+    w.reshape(x, (dims[0],), [("copy", 0), *w.top_shapes[0][1:]], w.top[0])
+
+
+@exports("ContinuationIndicator")
+def continuation(w: LayerWriter) -> None:
+    """A constant: 0 in the first row, else 1."""
+    flags = np.ones(w.top_shapes[0], "float32")
+    flags[0] = 0
+    w.add("Identity", w.constant(flags), to=w.top[0])
 
 
 @exports("Parameter")
