@@ -324,6 +324,33 @@ def test_images_innermost(seed: int, dtype: type) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("size", [600, 1 << 20])
+@pytest.mark.parametrize("seed", range(140, 160))
+def test_weights_by_images(
+    seed: int, size: int, dtype: type, monkeypatch: pytest.MonkeyPatch, two_threads: None
+) -> None:
+    for name in ("COLUMNS", "PRODUCT"):
+        monkeypatch.setattr(gradients, name, size)
+    case = uneven(seed)._replace(n=1 + seed % 7)
+    a, ops = arrays(case, dtype, seed), CpuOps()
+    got, expected = np.ones_like(a.w), np.ones_like(a.w)
+    conv = convolution.sizes(a.x, got, a.dy, case.window, case.group)
+    assert conv is not None
+    gradients.weights_by_images(conv, ops.scratch)
+    Ops().conv_backward_weights(a.x, a.dy, case.window, case.group, expected)
+    same((got,), (expected,), dtype)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_batch_of_one_channel() -> None:
+    """Of a size at which the backend gives each thread images of its own, scratch bounded."""
+    case = Case(18, 1, 20, 1, (49, 51), Window((6, 5)))
+    a, ops = arrays(case, np.float32), Counting()
+    for one, other in zip(run(ops, case, a), run(Ops(), case, a), strict=True):
+        assert abs(one - other).max() <= 2e-5 * abs(other).max()
+    assert ops.most() < 8e6
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("where", ["x", "w", "b", "dy"])
 def test_nan_and_inf_spread_with_images_innermost(bad: float, where: str, dtype: type) -> None:

@@ -63,6 +63,9 @@ class CpuOps(Ops):
             batches.backward_weights(conv, self.scratch)
             return out
         step = gradients.images_at_once(conv)
+        if step and gradients.takes_images_apart(conv):
+            gradients.weights_by_images(conv, self.scratch)
+            return out
         if not step:
             gradients.backward_weights(conv, self.scratch)
             return out

@@ -38,6 +38,10 @@ second thread fetches columns that the first has just written, and the calling t
 1.5 times the pool's time; nothing tells that from here.  benchmarks/conv_thresholds.py
 """
 
+MANY, BATCH = 16, 15e6
+"""Images, and multiplications, from which a batch goes to the pool: a task is a few long calls for
+many images, while BLAS alone has one thread for the product of one."""
+
 NARROW = 64
 """Positions of a tile at least, where its columns are not cut."""
 
@@ -74,6 +78,11 @@ class Sizes(NamedTuple):
     def work(self) -> int:
         """Multiplications."""
         return self.y.size * self.depth
+
+    @property
+    def is_batch(self) -> bool:
+        """True for work enough for several threads in images enough for each."""
+        return self.cols[0] >= MANY and self.work >= BATCH
 
 
 class Tile(NamedTuple):
@@ -116,7 +125,7 @@ def is_flat(x: Array) -> bool:
 def forward(conv: Sizes, b: Array | None, scratch: Scratch) -> None:
     """y = w * x + b, by tiles or, for a pointwise window, straight from x."""
     bias = None if b is None else b.reshape(conv.w.shape[0], -1, 1)
-    if conv.work < SMALL:
+    if conv.work < SMALL and not conv.is_batch:
         _forward(conv, bias, scratch, 1)
         return
     with limited() as count:

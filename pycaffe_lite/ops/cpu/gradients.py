@@ -117,6 +117,53 @@ def _weights(conv: Sizes, scratch: Scratch, g: int, rows: Box) -> None:
     dw += total
 
 
+def takes_images_apart(conv: Sizes) -> bool:
+    """True for a batch of images with columns of a few megabytes, in few groups.
+
+    In one thread `weights_by_images` takes 0.75 to 1.0 of the generic kernel's time on a few images
+    at a time: 100 x (3, 32, 32) with 32 outputs 5 x 5 from 14.5 to 12.2 ms, 64 x (1, 28, 28) with
+    20 from 0.70 to 0.65; and it has a part for each thread.
+    """
+    columns = conv.depth * prod(conv.cols[1:]) * conv.x.itemsize
+    return (
+        conv.is_batch
+        and columns <= COLUMNS
+        and conv.w[0].nbytes <= PRODUCT // 4
+        and conv.x.shape[1] <= 4
+    )
+
+
+def weights_by_images(conv: Sizes, scratch: Scratch) -> None:
+    """conv.w += dw, each thread for its own images; the parts are added in their order."""
+    with limited() as count:
+        (n, group), outputs = conv.x.shape[:2], conv.w.shape[1]
+        size = -(-n // count)
+        blocks = [range(i, min(i + size, n)) for i in range(0, n, size)]
+        tasks = [(g, images) for g in range(group) for images in blocks]
+        parts = np.zeros((len(tasks), outputs, conv.depth), conv.w.dtype)
+        numbers = range(len(tasks))
+        run(lambda k: partial(_weights_of, conv, scratch, parts[k], *tasks[k]), numbers, count)
+        for (g, _), part in zip(tasks, parts, strict=True):
+            dw = conv.w[g]
+            dw += part.reshape(dw.shape)
+
+
+def _weights_of(conv: Sizes, scratch: Scratch, dw: Array, g: int, images: range) -> None:
+    """dw (O/G, C/G * taps) of some images, added into `dw`."""
+    positions, itemsize = conv.cols[1:], conv.x.itemsize
+    rows, cols = (tuple(range(n) for n in axes) for axes in (conv.rows, positions))
+    most = min(COLUMNS // (conv.depth * prod(positions) * itemsize), PRODUCT // dw.nbytes)
+    for start in range(images.start, images.stop, max(most, 1)):
+        part = slice(start, min(start + max(most, 1), images.stop))
+        x = conv.x[part, g]
+        dy = conv.y[part, g].reshape(len(x), dw.shape[0], -1)
+        col = scratch("columns", (len(x), *conv.rows, *positions), x.dtype)
+        gather(x, conv.window, rows, cols, col, scratch)
+        product = scratch("product", (len(x), *dw.shape), dw.dtype)
+        np.matmul(dy, col.reshape(len(x), conv.depth, -1).swapaxes(1, 2), out=product)
+        dw += product.sum(axis=0)
+
+
 def _columns(conv: Sizes, scratch: Scratch, image: int, g: int, rows: Box, cols: Box) -> Array:
     """(rows, cols) of one image's column matrix: a view where the window is a point."""
     x = conv.x[image : image + 1, g]
