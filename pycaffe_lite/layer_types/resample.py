@@ -143,7 +143,8 @@ class Accum(Layer):
 
     def forward(self, bottom: Any, top: Any) -> None:
         for x, y in self._parts(bottom, top[0].data):
-            resize(self.xp, x.data, *self._matrices(x.shape, y.dtype), y)
+            part = self.xp.empty(y.shape, dtype=y.dtype)
+            y[...] = resize(self.xp, x.data, *self._matrices(x.shape, y.dtype), part)
 
     def backward(self, top: Any, propagate_down: Any, bottom: Any) -> None:
         for wanted, (x, dy) in zip(propagate_down, self._parts(bottom, top[0].diff), strict=False):
