@@ -50,7 +50,8 @@ class Interp(Resized):
 
     Where only `shrink_factor` f is given the size is (in - 1) // f + 1, where only `zoom_factor` z
     in + (in - 1) (z - 1); else it is `height` and `width`, or where those are missing, shrunk and
-    then zoomed. `pad_beg` and `pad_end`, 0 or below, first cut rows and columns off.
+    then zoomed. `pad_beg` and `pad_end`, 0 or below, first cut rows and columns off. An infinity or
+    NaN spreads over its channel of the image (in the original to its neighbours).
     """
 
     def setup(self, bottom: Any, top: Any) -> None:
