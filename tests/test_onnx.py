@@ -167,6 +167,12 @@ def test_the_part_that_leads_to_a_blob() -> None:
     assert convert(small(), end=["a", "conv"]).outputs == ["a", "conv"]
 
 
+def test_an_input_that_nothing_reads_is_left_off() -> None:
+    model = assert_same(small("input: 'dim' input_shape { dim: [1, 2] }" + NET))
+    assert list(model.inputs) == ["data"]
+    assert model.part.left_off == [("dim", "Input", "nothing reads it")]
+
+
 def test_no_such_blob() -> None:
     with pytest.raises(ModelError, match="no blob 'summ' to end the model at; did you mean 'sum'"):
         convert(small(), end="summ")
@@ -282,6 +288,12 @@ def test_nan_counts_as_wrong() -> None:
     proof = prove(model.part, model.model, model.freedom, 1e9)
     assert proof.wrong[0].layer == "conv"
     assert not proof.worst.relative < 1e9
+
+
+def test_blobs_that_are_always_0_are_named() -> None:
+    proof = convert(make_net(NET)).prove()
+    assert proof.wrong == []
+    assert proof.blank == ["conv", "conv", "conv", "a"]  # all weights are 0; b is 1/2
 
 
 def test_what_rounding_explains_is_not_wrong() -> None:

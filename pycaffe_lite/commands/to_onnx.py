@@ -119,6 +119,7 @@ def _as_json(result: Export, proof: Proof | None, files: list[str]) -> dict[str,
             "tolerance": proof.tolerance,
             "runs": proof.runs,
             "passed": not proof.wrong,
+            "blank": proof.blank,
             "blobs": [
                 {
                     "layer": row.layer,
@@ -184,6 +185,11 @@ def _table(proof: Proof) -> list[str]:
         f" {worst.blob}, is off by {worst.relative:.2g} of its largest value;"
         f" {len(proof.wrong)} beyond {proof.tolerance:g}"
     )
+    if proof.blank:
+        lines.append(
+            f"{len(proof.blank)} blobs were 0 on all inputs, so nothing is known about them (are"
+            f" the weights there?): {', '.join(dict.fromkeys(proof.blank))}"
+        )
     return lines
 
 

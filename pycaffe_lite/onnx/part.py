@@ -15,8 +15,8 @@ from ..proto import caffe_pb2
 _MEASURES = {"Accuracy", "SegAccuracy", "DetectionEvaluate", "HDF5Output", "MatWrite"}
 """Layers that look at results, and are no part of what a model computes."""
 
-SOURCES = {"Input", "Parameter", "ContinuationIndicator"}
-"""Layers without bottoms that bring no data."""
+SOURCES = {"Parameter", "ContinuationIndicator"}
+"""Layers without bottoms that bring no data, but compute."""
 
 RAW = {"DetectionOutput", "Yolov3DetectionOutput", "YoloDetectionOutput"}
 """Layers that `raw_heads` leaves off."""
@@ -49,13 +49,20 @@ def part_of(net: Net, end: Sequence[str] = (), raw_heads: bool = False) -> Part:
     part = Part(net, [])
     kept = _computing(spec, raw_heads, part)
     part.outputs = list(end) or _results(kept, spec)
-    if not part.outputs:
+    leading = _leading_to(part.outputs, kept)
+    if not any(layer.bottom for layer in leading):
         raise ModelError("there is nothing to export: no layer computes a result")
-    kept = _leading_to(part.outputs, kept)
-    layers = [_as_input(layer, net, kept, part) for layer in kept]
+    layers = [_as_input(layer, net, leading, part) for layer in leading]
+    read = {name for layer in leading for name in layer.bottom}
+    part.left_off += [
+        (top, "Input", "nothing reads it")
+        for layer in kept
+        for top in layer.top
+        if layer.type == "Input" and top not in read
+    ]
     new = caffe_pb2.NetParameter(name=spec.name or "net")
     new.state.CopyFrom(spec.state)
-    new.layer.extend(layer for layer in layers if layer is not None)
+    new.layer.extend(layer for layer in layers if layer.top)
     part.net = _sharing(net, new)
     return part
 
@@ -140,13 +147,13 @@ def _as_input(spec: Any, net: Net, kept: list[Any], part: Part) -> Any:
     if spec.bottom or spec.type in SOURCES:
         return spec
     read = {name for layer in kept for name in layer.bottom}
-    tops = [top for top in spec.top if top in read]
-    part.replaced.append((spec.name, spec.type))
-    if not tops:
-        return None
-    new = caffe_pb2.LayerParameter(name=spec.name, type="Input", top=tops)
-    for top in tops:
-        new.input_param.shape.add().dim.extend(net.blobs[top].shape)
+    if spec.type != "Input":
+        part.replaced.append((spec.name, spec.type))
+    new = caffe_pb2.LayerParameter(name=spec.name, type="Input")
+    for top in spec.top:
+        if top in read:
+            new.top.append(top)
+            new.input_param.shape.add().dim.extend(net.blobs[top].shape)
     return new
 
 

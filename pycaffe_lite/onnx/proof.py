@@ -56,21 +56,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Proof:
-    """What was compared: a row a top, in the net's order, and the runs."""
+    """What was compared: a row a top, in the net's order, and the runs.
+
+    `blank` are the blobs that were 0 in all runs: nothing is known about them.
+    """
 
     rows: list[Row]
     runs: list[str]
     tolerance: float
+    blank: list[str]
 
     @property
     def wrong(self) -> list[Row]:
         """The rows beyond the tolerance, but for what rounding explains."""
         return [row for row in self.rows if not row.excess(self.tolerance) <= 1]
-
-    @property
-    def largest(self) -> float:
-        """The largest value that any blob had: 0 would prove nothing."""
-        return max(row.largest for row in self.rows)
 
     @property
     def worst(self) -> Row:
@@ -92,6 +91,7 @@ def prove(part: Part, model: Model, freedom: Freedom, tolerance: float, seed: in
     """
     everything, itself = _session(model, every=True), _session(model, every=False)
     rows: dict[int, Row] = {}
+    seen: set[int] = set()
     runs = []
     draw = np.random.default_rng(seed)
     for run, kind, axes in _runs(freedom):
@@ -102,10 +102,12 @@ def prove(part: Part, model: Model, freedom: Freedom, tolerance: float, seed: in
             new = _rows(part.net, model.tops, feeds, found, run)
             if any(row.excess(tolerance) > 1 for row in new):
                 new = _with_noise(part.net, model.tops, feeds, new)
+        seen.update(k for k, row in enumerate(new) if row.largest)
         for k, row in enumerate(new):
             if k not in rows or row.excess(tolerance) > rows[k].excess(tolerance):
                 rows[k] = row
-    return Proof(list(rows.values()), runs, tolerance)
+    blank = [row.blob for k, row in rows.items() if k not in seen]
+    return Proof(list(rows.values()), runs, tolerance, blank)
 
 
 def _rows(net: Net, tops: list[Top], feeds: Arrays, found: Sequence[Arrays], run: str) -> list[Row]:
