@@ -128,7 +128,7 @@ def _as_json(result: Export, proof: Proof | None, files: list[str]) -> dict[str,
                     "shape": list(row.shape),
                     "difference": _number(row.difference),
                     "relative": _number(row.relative),
-                    "noise": _number(row.noise),
+                    "own": None if row.own is None else _number(row.own),
                     "run": row.run,
                 }
                 for row in proof.rows
@@ -185,6 +185,8 @@ def _table(proof: Proof) -> list[str]:
         f" {worst.blob}, is off by {worst.relative:.2g} of its largest value;"
         f" {len(proof.wrong)} beyond {proof.tolerance:g}"
     )
+    if proof.first is not None:
+        lines.append(f"the first that computes something else: layer {proof.first.layer!r}")
     if proof.blank:
         lines.append(
             f"{len(proof.blank)} blobs were 0 on all inputs, so nothing is known about them (are"
@@ -197,5 +199,5 @@ def _verdict(row: Row, tolerance: float) -> str:
     if row.relative <= tolerance:
         return ""
     if row.excess(tolerance) <= 1:
-        return f"rounding: its inputs' last digits move it by {row.noise:.2g}"
-    return "<- WRONG"
+        return f"rounding, by itself {row.own:.2g}"
+    return "<- WRONG" if row.own is None else f"<- WRONG, by itself {row.own:.2g}"

@@ -112,7 +112,7 @@ def export(
     result = convert(net, batch=batch, sizes=sizes, end=end, raw_heads=raw_heads)
     proof = result.prove(tolerance) if verify else None
     if proof is not None and proof.wrong:
-        worst = proof.worst
+        worst = proof.first or proof.worst
         raise ModelError(
             f"the model computes something else: blob {worst.blob!r} of layer {worst.layer!r}"
             f" ({worst.type}) differs by {worst.relative:.2g} of its largest value on inputs"

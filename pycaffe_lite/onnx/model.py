@@ -41,6 +41,8 @@ class Top:
     blob: str
     blob_index: int
     value: str
+    bottoms: tuple[tuple[int, str], ...]
+    """The layer's bottoms: which blob, and the name of its value."""
 
 
 @dataclass
@@ -75,8 +77,9 @@ def build(part: Part, freedom: Freedom) -> Model:
         function = exporter(layer.type)
         assert function is not None  # _check_layers has looked
         function(LayerWriter(graph, layer, (bottoms, values), *_shapes(net, freedom, bottom, top)))
+        read = tuple(zip(bottom, bottoms, strict=True))
         tops += [
-            Top(k, layer.name, layer.type, net._blob_names[i], i, value)
+            Top(k, layer.name, layer.type, net._blob_names[i], i, value, read)
             for i, value in zip(top, values, strict=True)
         ]
     outputs = [names.value(net._blob_names.index(name)) for name in part.outputs]

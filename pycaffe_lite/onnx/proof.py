@@ -21,8 +21,8 @@ from .part import Part
 
 Arrays = dict[str, np.ndarray]
 
-_ROUNDINGS = 30
-"""How many times the noise of its inputs' rounding all roundings in a net may amount to."""
+_OWN_SHARE = 0.1
+"""What part of the tolerance each layer by itself may use where rounding has grown beyond it."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,10 @@ class Row:
     """How far one top is from the net's: the largest difference in all runs.
 
     `relative` is the difference over `largest`, the blob's largest value (over 1 where all are 0),
-    `run` says on which inputs. `noise`, where it has been measured, is how far the net's own blob
-    moves, relative too, when its inputs change in their last digits.
+    `run` says on which inputs. `own` is the same difference where the layer gets the model's
+    values for its bottoms, measured where a run is beyond the tolerance: it tells the layer that
+    computes something else from those that only hand it on. `before` is the largest `own` of this
+    and all layers before.
     """
 
     layer: str
@@ -42,16 +44,17 @@ class Row:
     relative: float
     run: str
     largest: float
-    noise: float = 0.0
+    own: float | None = None
+    before: float = np.inf
 
     def excess(self, tolerance: float) -> float:
-        """Above 1: more than the tolerance, and than what rounding alone can do. Never NaN."""
-        allowed = max(tolerance, _ROUNDINGS * self.noise)
-        if self.relative != self.relative:
-            return np.inf
-        if allowed == np.inf:
-            return 1.0
-        return 0.0 if self.relative == 0 else self.relative / allowed if allowed else np.inf
+        """Above 1: something else is computed. NaN counts as infinite.
+
+        1 where each layer by itself is right to a tenth of the tolerance, and rounding has grown:
+        a sigmoid of values of 10^6 that were added in another order may be anything.
+        """
+        relative = order(self.relative) / max(tolerance, 1e-30)
+        return min(relative, 1.0) if self.before <= _OWN_SHARE * tolerance else relative
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,14 @@ class Proof:
 
     @property
     def wrong(self) -> list[Row]:
-        """The rows beyond the tolerance, but for what rounding explains."""
+        """The rows beyond the tolerance, but for what rounding has made of less."""
         return [row for row in self.rows if not row.excess(self.tolerance) <= 1]
+
+    @property
+    def first(self) -> Row | None:
+        """Of those the first in the net whose layer by itself computes something else."""
+        share = _OWN_SHARE * self.tolerance
+        return next((row for row in self.wrong if row.own is None or row.own > share), None)
 
     @property
     def worst(self) -> Row:
@@ -98,10 +107,11 @@ def prove(part: Part, model: Model, freedom: Freedom, tolerance: float, seed: in
         with resized(part.net, axes[0], axes[1]):
             feeds = values(part.net, kind, draw)
             runs.append(run)
-            found = [_run(everything, feeds), _run(itself, feeds)]
-            new = _rows(part.net, model.tops, feeds, found, run)
+            found = _run(everything, feeds)
+            new = _rows(part.net, model.tops, feeds, [found, _run(itself, feeds)], run)
             if any(row.excess(tolerance) > 1 for row in new):
-                new = _with_noise(part.net, model.tops, feeds, new)
+                new = _with_own(part.net, model.tops, feeds | found, new)
+            del found  # all blobs of a large net may be gigabytes
         seen.update(k for k, row in enumerate(new) if row.largest)
         for k, row in enumerate(new):
             if k not in rows or row.excess(tolerance) > rows[k].excess(tolerance):
@@ -120,21 +130,24 @@ def _rows(net: Net, tops: list[Top], feeds: Arrays, found: Sequence[Arrays], run
     return rows
 
 
-def _with_noise(net: Net, tops: list[Top], feeds: Arrays, rows: list[Row]) -> list[Row]:
-    """The same rows, with what the net itself makes of inputs that differ by rounding."""
-    plain = [{top.value: wanted.copy()} for top, wanted in _forward(net, tops, feeds)]
-    merged = {name: value for part in plain for name, value in part.items()}
-    for sign in (-1, 1):
-        near = {
-            name: np.where(np.arange(x.size).reshape(x.shape) % 2, x, x * (1 + sign * 2.0**-22))
-            for name, x in feeds.items()
-        }
-        moved = _rows(net, tops, near, [merged], "")
-        rows = [
-            replace(row, noise=max(row.noise, order(other.relative)))
-            for row, other in zip(rows, moved, strict=True)
-        ]
-    return rows
+def _with_own(net: Net, tops: list[Top], found: Arrays, rows: list[Row]) -> list[Row]:
+    """The same rows, with what each layer makes of the model's own values of its bottoms."""
+    before, new = 0.0, []
+    for top, row in zip(tops, rows, strict=True):
+        own = order(_own(net, top, found).relative)
+        before = max(before, own)
+        new.append(replace(row, own=own, before=before))
+    return new
+
+
+def _own(net: Net, top: Top, found: Arrays) -> Row:
+    for index, value in top.bottoms:
+        data, given = net._blobs[index].data, found[value]
+        if data.shape != given.shape:
+            return _compare(top, data, given, "")
+        data[...] = given
+    net._forward(top.layer, top.layer)
+    return _compare(top, net._blobs[top.blob_index].data, found[top.value], "")
 
 
 def _runs(freedom: Freedom) -> Iterator[tuple[str, str, tuple[dict[str, tuple[int, ...]], int]]]:
@@ -166,7 +179,7 @@ def _forward(net: Net, tops: list[Top], feeds: Arrays) -> Iterator[tuple[Top, np
 def _compare(top: Top, wanted: np.ndarray, found: np.ndarray, run: str) -> Row:
     row = Row(top.layer_name, top.layer_type, top.blob, wanted.shape, 0.0, 0.0, run, 0.0)
     if top.layer_type == "DetectionOutput":
-        wanted, found = _matched(wanted, found)
+        wanted, found = matched(wanted, found)
     if wanted.shape != found.shape:
         return replace(row, difference=np.inf, relative=np.inf)
     if not wanted.size:
@@ -181,7 +194,7 @@ def _compare(top: Top, wanted: np.ndarray, found: np.ndarray, run: str) -> Row:
     return replace(row, difference=difference, relative=difference / scale, largest=largest)
 
 
-def _matched(wanted: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def matched(wanted: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows of detections, each found one beside the wanted one that it is nearest to.
 
     Of nearly equal scores either may come first.
