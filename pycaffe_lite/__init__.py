@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .classifier import Classifier
     from .detector import Detector
     from .net_spec import NetSpec, layers, params, to_proto
-    from .updates import (
+    from .training.updates import (
         AdaDeltaSolver,
         AdaGradSolver,
         AdamSolver,
@@ -91,20 +91,20 @@ __all__ = [
 
 # Names that are imported when they are asked for, and the module that has them.
 _LATER = {
-    "AdaDeltaSolver": "updates",
-    "AdaGradSolver": "updates",
-    "AdamSolver": "updates",
+    "AdaDeltaSolver": "training.updates",
+    "AdaGradSolver": "training.updates",
+    "AdamSolver": "training.updates",
     "Classifier": "classifier",
     "Detector": "detector",
-    "NesterovSolver": "updates",
+    "NesterovSolver": "training.updates",
     "NetSpec": "net_spec",
-    "RMSPropSolver": "updates",
-    "SGDSolver": "updates",
+    "RMSPropSolver": "training.updates",
+    "SGDSolver": "training.updates",
     "classifier": "classifier",
     "coord_map": "coord_map",
     "detector": "detector",
     "draw": "draw",
-    "get_solver": "updates",
+    "get_solver": "training.updates",
     "io": "io",
     "layers": "net_spec",
     "net_spec": "net_spec",

@@ -231,7 +231,7 @@ def image_input(side: Side, path: str) -> dict[str, np.ndarray]:
     Channels are blue, green, red, or one grey; resized to H and W; each of N is the same. Raises
     ModelError for other inputs, and as `image.read_image` does.
     """
-    from .image import read_image
+    from .data.image import read_image
 
     shapes = list(side.inputs.items())
     if len(shapes) != 1 or len(shapes[0][1]) != 4 or shapes[0][1][1] not in (1, 3):

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 from . import device, filler
 from .blob import Blob, BlobVec, View, describe
 from .errors import ModelError, WeightsError, did_you_mean
-from .fork_fields import fork_of_type
 from .ops.base import Array, Ops
 from .proto import caffe_pb2
-from .stored_blob import from_message
+from .prototxt.fork_fields import fork_of_type
+from .weights.stored_blob import from_message
 
 Arity = int | tuple[int, int | None]
 """How many blobs a layer takes or makes: a number, or (at least, at most or None)."""

@@ -18,9 +18,9 @@ from .blob import Blob, BlobVec
 from .errors import MissingFileError, ModelError
 from .layer import Layer
 from .layer_types.memory_data import MemoryData
-from .load_report import LoadReport
 from .proto import caffe_pb2
 from .step import describe
+from .weights.load_report import LoadReport
 from .wiring import Wiring
 
 PathLike = str | os.PathLike[str]

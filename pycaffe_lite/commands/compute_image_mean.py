@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from ..database import Database
+    from ..data.database import Database
 
 
 def add_arguments(parser: FlagParser) -> None:
@@ -29,7 +29,7 @@ def add_arguments(parser: FlagParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, write, print. Raises ModelError for images of several sizes or none."""
-    from ..database import open_database
+    from ..data.database import open_database
     from ..prototxt import write_binary
     from ..replacement import replacing
 
@@ -51,7 +51,7 @@ def mean_image(database: Database) -> np.ndarray:
     """
     import numpy as np
 
-    from ..datum import read_datum
+    from ..data.datum import read_datum
     from ..progress import progress
 
     total, count = np.empty(0), 0

@@ -45,8 +45,8 @@ def add_arguments(parser: FlagParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, convert, write. Raises ModelError, MissingFileError, OSError; no database is left."""
-    from ..database import create_database
-    from ..image import opencv
+    from ..data.database import create_database
+    from ..data.image import opencv
     from ..layer_types.image_data import read_image_list
     from ..progress import progress
 
@@ -134,8 +134,8 @@ def _records(
 
 
 def _record(form: _Form, root: str, image: ListedImage) -> _Record | str:
-    from ..datum import write_datum, write_encoded_datum
-    from ..image import decode_pixels, encode_image, read_content, resize_pixels
+    from ..data.datum import write_datum, write_encoded_datum
+    from ..data.image import decode_pixels, encode_image, read_content, resize_pixels
 
     path = root + image.name
     kind = _kind(form, image.name)
@@ -172,7 +172,7 @@ def _kept_shape(form: _Form, kind: str, path: str, content: bytes) -> tuple[int,
     Caffe looks at the image with the channels asked for, not the file's: with -gray it stores
     coloured files.
     """
-    from ..image import decode_image
+    from ..data.image import decode_image
 
     if not kind or form.size is not None:
         return None

@@ -128,13 +128,13 @@ class _Records(_Output):
     backend = "lmdb"
 
     def __init__(self, stack: ExitStack, path: str, name: str) -> None:
-        from ..database import create_database
+        from ..data.database import create_database
 
         super().__init__(path, name)
         self._database = stack.enter_context(create_database(path, self.backend))
 
     def _write(self, blob: Blob, rows: np.ndarray) -> None:
-        from ..datum import write_datum
+        from ..data.datum import write_datum
 
         # Caffe's four axes; ModelError for a blob of more.
         items = rows.reshape(blob.num, blob.channels, blob.height, blob.width)

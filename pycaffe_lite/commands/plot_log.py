@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..replacement import replacing
 
 if TYPE_CHECKING:
-    from ..training_run import Run
+    from ..logs.run import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read all logs, then write. Raises as `read_log` does, OSError for what cannot be written,
     RuntimeError without matplotlib or where the axis is seconds and a log has no times."""
-    from .. import log_plot
-    from ..log_reader import read_log
+    from ..logs import plot as log_plot
+    from ..logs.reader import read_log
 
     if args.output is None and args.csv is None:
         args.refuse("nothing to do: give -o FILE.png, --csv DIR or both")
@@ -76,7 +76,7 @@ def _check_times(runs: Sequence[tuple[str, Run]]) -> None:
 
 
 def _write_csv(folder: Path, logs: Sequence[tuple[Path, list[Run]]]) -> None:
-    from .. import log_csv
+    from ..logs import csv_tables as log_csv
 
     folder.mkdir(parents=True, exist_ok=True)
     for path, runs in logs:

@@ -19,7 +19,7 @@ from ..replacement import replacing
 from . import show
 
 if TYPE_CHECKING:
-    from ..stride_figures import DeviceFigures, Report, Spread
+    from ..stride.figures import DeviceFigures, Report, Spread
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print tables and sentences, write the files asked for."""
-    from .. import stride, stride_plot
+    from .. import stride
+    from ..stride import plot as stride_plot
 
     for path in (args.json, args.plot):
         _check_folder(path)
@@ -66,7 +67,7 @@ def as_dict(report: Report) -> dict[str, Any]:
     """The report as JSON has it: its fields, what follows from them, and the sentences."""
     from dataclasses import asdict
 
-    from ..stride_explain import explain
+    from ..stride.explain import explain
 
     result = asdict(report)
     for device, shown in zip(report.devices, result["devices"], strict=True):
@@ -81,7 +82,7 @@ def as_dict(report: Report) -> dict[str, Any]:
 
 def render(report: Report) -> str:
     """Machine, tables and sentences."""
-    from ..stride_explain import explain
+    from ..stride.explain import explain
 
     e, blocks = report.experiment, [_machine(report)]
     blocks.append(
@@ -106,7 +107,7 @@ def _machine(report: Report) -> str:
 
 
 def _device(d: DeviceFigures, report: Report) -> str:
-    from ..stride_figures import PUBLISHED_MS, Experiment
+    from ..stride.figures import PUBLISHED_MS, Experiment
 
     published = PUBLISHED_MS[d.kind] if report.experiment == Experiment() else ()
     plural = "" if d.threads == 1 else "s"

@@ -13,8 +13,8 @@ from . import _caffe
 from ._flags import FlagParser
 
 if TYPE_CHECKING:
-    from ..signals import Signals
-    from ..solver import Solver
+    from ..training.signals import Signals
+    from ..training.solver import Solver
 
 log = logging.getLogger("pycaffe_lite")
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     Raises RuntimeError for a GPU that is not there and with -debug_nan, OSError for a snapshot that
     cannot be written, and as Solver does for the files.
     """
-    from .. import signals
+    from ..training import signals
 
     _check(args)
     with (
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Usage and status 1 for flags that do not fit."""
-    from ..signals import EFFECTS
+    from ..training.signals import EFFECTS
 
     _caffe.require(args, "solver", "a solver definition to train")
     if args.snapshot and args.weights:
@@ -71,9 +71,9 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _train(args: argparse.Namespace, action: Signals) -> None:
-    from ..nan_check import stop_at_nan
-    from ..solver_file import read_solver
-    from ..training_display import training_display
+    from ..training.display import training_display
+    from ..training.nan_check import stop_at_nan
+    from ..training.solver_file import read_solver
 
     param = read_solver(args.solver)
     param.train_state.level = args.level
@@ -133,8 +133,8 @@ def _choose_device(args: argparse.Namespace, param: Any) -> None:
 def _make_solver(args: argparse.Namespace, param: Any) -> Solver:
     """Errors say the solver's file first, but for those of weights, which name their own."""
     from ..errors import ModelError, WeightsError
-    from ..solver_file import located
-    from ..updates import get_solver
+    from ..training.solver_file import located
+    from ..training.updates import get_solver
 
     try:
         return get_solver(param)
@@ -159,6 +159,6 @@ def _restore(solver: Solver, state_file: str) -> None:
 
 
 def _log_csv(solver: Solver, path: str) -> None:
-    from ..training_csv import TrainingCsv
+    from ..training.csv_table import TrainingCsv
 
     solver.observers.append(TrainingCsv(path, solver))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any, ClassVar
 
+from ..data.prefetch import Prefetcher, Source
 from ..errors import ModelError
 from ..layer import Layer
-from ..prefetch import Prefetcher, Source
 from ..process import solver_count, solver_rank
 
 log = logging.getLogger("pycaffe_lite")

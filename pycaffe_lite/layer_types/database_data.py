@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..data_transformer import DataTransformer
-from ..database import open_database
-from ..datum import read_datum
+from ..data.database import open_database
+from ..data.datum import read_datum
+from ..data.image_source import ImageSource, Item
+from ..data.prefetch import Source
+from ..data.transformer import DataTransformer
 from ..errors import ModelError
-from ..image_source import ImageSource, Item
-from ..prefetch import Source
 from .data_layer import PrefetchingData, share_of_records
 
 _READ = {

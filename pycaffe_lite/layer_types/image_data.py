@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import process
-from ..data_transformer import DataTransformer
+from ..data.image import read_image
+from ..data.image_source import ImageSource, Item
+from ..data.prefetch import Source
+from ..data.transformer import DataTransformer
 from ..errors import MissingFileError, ModelError
-from ..image import read_image
-from ..image_source import ImageSource, Item
-from ..prefetch import Source
 from ..proto import caffe_pb2
 from .data_layer import PrefetchingData
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import boxes
 from ..blob import describe
-from ..box_matching import IGNORED, Matches, MiningRules, match, mine
+from ..boxes.matching import IGNORED, Matches, MiningRules, match, mine
 from ..errors import ModelError
 from ..ops.base import Array
 from .detection import check_suppression, checked_classes, checked_priors

@@ -10,7 +10,7 @@ from ..blob import Blob, canonical_axis
 from ..errors import ModelError
 from ..ops.base import Array
 from ..proto import caffe_pb2
-from ..stored_blob import from_message
+from ..weights.stored_blob import from_message
 from .loss import (
     _Loss,
     _NormalizedLoss,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ..prefetch import Source
-from ..window_source import WindowSource
+from ..data.prefetch import Source
+from ..data.window_source import WindowSource
 from .data_layer import PrefetchingData
 
 log = logging.getLogger("pycaffe_lite")

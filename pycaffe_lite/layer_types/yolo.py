@@ -9,9 +9,9 @@ import numpy as np
 
 from .. import boxes
 from ..blob import describe
+from ..boxes.yolo import detections
 from ..errors import ModelError
 from ..layer import Layer
-from ..yolo_boxes import detections
 from .detection import read
 from .interp import image_shape
 

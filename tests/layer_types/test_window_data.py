@@ -20,7 +20,7 @@ from harness import make_net
 from numpy.testing import assert_allclose, assert_array_equal
 
 from pycaffe_lite import TEST, TRAIN, MissingFileError, ModelError, set_random_seed
-from pycaffe_lite.framing import Framing
+from pycaffe_lite.data.framing import Framing
 from pycaffe_lite.proto import caffe_pb2
 
 cv2 = pytest.importorskip("cv2")

@@ -100,7 +100,8 @@ def _suppressed(w: LayerWriter, decoded: str, scores: str) -> str:
     param = w.param
     threshold = param.confidence_threshold if param.HasField("confidence_threshold") else _NOTHING
     # A box that ends before it begins overlaps none, in Caffe; NonMaxSuppression would turn it.
-    low, high = _halves(w, decoded)
+    # Areas of boxes beyond 1e18 would be infinite and overlaps NaN, which Caffe takes for too much.
+    low, high = _halves(w, w.add("Clip", decoded, w.constant(-1e18), w.constant(1e18)))
     upright = w.add("Concat", low, w.add("Max", low, high), axis=-1)
     return w.add(
         "NonMaxSuppression",
