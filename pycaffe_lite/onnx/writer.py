@@ -7,8 +7,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ..blob import Blob
 from ..errors import ModelError
 from ..layer import Layer
+from ..ops.base import Ops
 from ..step import describe
 
 Dims = tuple[int | None, ...]
@@ -148,6 +150,13 @@ class LayerWriter:
     def add_bias(self, x: str, index: int, wide: Sequence[int], to: str) -> str:
         """x plus parameter `index`, reshaped to `wide` to be broadcast."""
         return self.add("Add", x, self.parameter(index, self.params[index].reshape(wide)), to=to)
+
+    def made_of_shapes(self) -> np.ndarray:
+        """The top of a layer that reads its bottoms' shapes only."""
+        self.layer.bind(Ops())
+        top = Blob(self.top_shapes[0])
+        self.layer.forward([Blob(shape) for shape in self.bottom_shapes], [top])
+        return top.data.copy()
 
     # ---- shapes --------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..registry import exports
 from ..writer import LayerWriter
 
@@ -60,7 +62,9 @@ def mean(w: LayerWriter) -> None:
     x = w.bottom[0]
     if layer.scale != 1:
         x = w.add("Mul", x, w.constant(layer.scale))
-    w.add("Add", x, w.constant(layer._shift.data), to=w.top[0])
+    channels, spatial = w.bottom_shapes[0][1], len(w.bottom_shapes[0]) - 2
+    shifts = np.resize(layer.shifts, (channels, *[1] * spatial))  # from the first on again
+    w.add("Add", x, w.constant(shifts), to=w.top[0])
 
 
 def _smaller(w: LayerWriter) -> str:

@@ -19,10 +19,7 @@ def prior_box(w: LayerWriter) -> None:
     """A constant: only sizes count."""
     if any(w.is_image_free(k) for k in range(2)):
         w.refuse("its boxes depend on the image's size", "fix the sizes")
-    layer: Any = w.layer
-    layer._make(w.bottom_shapes[0][2:], w.bottom_shapes[1][2:], w.top_shapes[0])
-    w.add("Identity", w.constant(layer._boxes.data.copy()), to=w.top[0])
-    layer._made_for = ()
+    w.add("Identity", w.constant(w.made_of_shapes()), to=w.top[0])
 
 
 @exports("DetectionOutput")
@@ -100,8 +97,7 @@ def _suppressed(w: LayerWriter, decoded: str, scores: str) -> str:
     param = w.param
     threshold = param.confidence_threshold if param.HasField("confidence_threshold") else _NOTHING
     # A box that ends before it begins overlaps none, in Caffe; NonMaxSuppression would turn it.
-    # Areas of boxes beyond 1e18 would be infinite and overlaps NaN, which Caffe takes for too much.
-    low, high = _halves(w, w.add("Clip", decoded, w.constant(-1e18), w.constant(1e18)))
+    low, high = _halves(w, decoded)
     upright = w.add("Concat", low, w.add("Max", low, high), axis=-1)
     return w.add(
         "NonMaxSuppression",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...ops.base import Ops
 from ..registry import exports
 from ..writer import LayerWriter
 
@@ -45,7 +46,7 @@ def resample(w: LayerWriter) -> None:
     """Two matrix products: Resize has neither these offsets nor these weights."""
     _refuse_open(w)
     layer: Any = w.layer
-    _bind(layer)
+    layer.bind(Ops())
     rows, columns = layer._matrices(np.dtype("float32"))
     wide = w.add("MatMul", w.bottom[0], w.constant(columns.T))
     w.add("MatMul", w.constant(rows), wide, to=w.top[0])
@@ -61,11 +62,6 @@ def accumulate(w: LayerWriter) -> None:
         for k, x in enumerate(w.bottom[: layer.used])
     ]
     w.add("Concat", *parts, to=w.top[0], axis=1)
-
-
-def _bind(layer: Any) -> None:
-    """A layer that has not run yet has no arrays to compute its weights with."""
-    layer.xp = np
 
 
 def _refuse_open(w: LayerWriter) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..registry import exports
 from ..writer import LayerWriter
 
@@ -109,7 +107,7 @@ def crop(w: LayerWriter) -> None:
     shape, dims = w.bottom_shapes[0], w.bottom_dims[1]
     axis = w.param.axis % len(shape)
     axes = range(axis, len(shape))
-    offsets = w.layer._offsets(len(axes))  # type: ignore[attr-defined]
+    offsets = [part.start for part in w.layer.part[axis:]]  # type: ignore[attr-defined]
     sizes = w.sizes(1, axis, len(shape))
     starts = w.integers(*offsets)
     if None in dims[axis : len(shape)]:
@@ -176,9 +174,7 @@ def reorganize(w: LayerWriter) -> None:
 @exports("ContinuationIndicator")
 def continuation(w: LayerWriter) -> None:
     """A constant: 0 in the first row, else 1."""
-    flags = np.ones(w.top_shapes[0], "float32")
-    flags[0] = 0
-    w.add("Identity", w.constant(flags), to=w.top[0])
+    w.add("Identity", w.constant(w.made_of_shapes()), to=w.top[0])
 
 
 @exports("Parameter")
