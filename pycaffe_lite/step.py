@@ -184,7 +184,7 @@ class Step:
     def _run(self, verb: Callable[..., None], *args: Any) -> None:
         try:
             verb(*args)
-        except (ValueError, MissingFileError) as error:
+        except (ValueError, ArithmeticError, MemoryError, MissingFileError) as error:
             if not is_built_in(self.layer):
                 raise  # a user's exception stays the user's own
             raise self.located(error) from error

@@ -27,7 +27,7 @@ class SPP(Layer):
         if param.pool == param.STOCHASTIC:
             raise ModelError("pool is MAX or AVE, not STOCHASTIC")
         self.is_max = param.pool == param.MAX
-        self._masks = [Blob(dtype="int32") for _ in range(param.pyramid_height)]
+        self._masks: list[Blob] = []
 
     def reshape(self, bottom: Any, top: Any) -> None:
         shape = bottom[0].shape
@@ -36,7 +36,10 @@ class SPP(Layer):
                 "input must have 4 axes, corresponding to (num, channels, height, width),"
                 f" got {len(shape)}"
             )
-        self.windows = [level_window(level, shape[2:]) for level in range(len(self._masks))]
+        # A height that is far too large ends here, at the first level that has too many bins.
+        levels = range(self.param.pyramid_height)
+        self.windows = [level_window(level, shape[2:]) for level in levels]
+        self._masks = self._masks or [Blob(dtype="int32") for _ in levels]
         for level, mask in enumerate(self._masks):
             mask.reshape(*shape[:2], 2**level, 2**level)
         bins = sum(4**level for level in range(len(self._masks)))

@@ -99,6 +99,7 @@ REFUSED = {
     "pyramid_height: 2 pool: STOCHASTIC": "pool is MAX or AVE, not STOCHASTIC",
     "pyramid_height: 3": r"level 2 cannot make 4 bins of 5 positions.*pad_h < kernel_h .*2 vs. 2",
     "pyramid_height: 9": r"level 2 cannot make 4 bins of 5 positions",
+    "pyramid_height: 4294967295": r"level 2 cannot make 4 bins of 5 positions",
 }
 
 

@@ -95,6 +95,11 @@ WRONG = {
         " inner_product_param { num_output: 2 weight_filler { type: 'x' } } }",
         r"2: layer 'ip' \(InnerProduct\): unknown filler name: x",
     ),
+    "a number no size can be": (
+        "input: 'x' input_shape { dim: [2, 3, 5, 7] } layer { name: 'r' type: 'Resample'"
+        " bottom: 'x' top: 'y' resample_param { factor: inf } }",
+        r"2: layer 'r' \(Resample\): cannot convert float infinity to integer",
+    ),
 }
 
 
@@ -127,6 +132,16 @@ def test_an_error_at_run_time_has_its_place_though_the_file_is_gone(model):
 
 
 # https://github.com/BVLC/caffe/issues/3986
+def test_memory_that_is_not_there_names_the_layer():
+    net = make_net(
+        "input: 'x' input_shape { dim: [1, 1, 2, 3] } layer { name: 'p' type: 'Pooling'"
+        " bottom: 'x' top: 'y' pooling_param { pool: MAX kernel_size: 1000000000"
+        " pad: 999999998 stride: 1000000000 } }"
+    )
+    with pytest.raises(ModelError, match=r"^layer 'p' \(Pooling\): Unable to allocate"):
+        net.forward()
+
+
 def test_an_error_in_one_net_leaves_others_usable():
     net = make_net(SMALL)
     net.params["ip"][1].data[...] = 2
