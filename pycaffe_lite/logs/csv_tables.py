@@ -22,9 +22,10 @@ def is_header(line: str) -> bool:
 def read(lines: Iterable[str], is_test: bool = False) -> list[Run]:
     """The trainings in lines of CSV, the header first, then a row for each display and each test.
 
-    As `train -log_csv` writes them, columns `iteration,phase,test_net,seconds,learning_rate,
-    smoothed_loss` and the outputs; or as Caffe's parse_log.py does, where `is_test` says what the
-    rows are. Rows of a killed process that have lost their end are left out.
+    As `train -log_csv` writes them, columns `iteration,phase,seconds,learning_rate,smoothed_loss`
+    and the outputs, phase being "train", "test", "test 1" for the second test net and so on; or as
+    Caffe's parse_log.py does, where `is_test` says what the rows are. Rows of a killed process that
+    have lost their end are left out.
     """
     table = csv.reader(lines)
     header = [name.strip() for name in next(table)]
@@ -33,25 +34,27 @@ def read(lines: Iterable[str], is_test: bool = False) -> list[Run]:
         if len(cells) == len(header):
             row = _Cells(dict(zip(header, cells, strict=True)))
             seconds = row.take(*_SECONDS)
-            phase = row.text("phase")
+            phase, _, index = row.text("phase").partition(" ")
             tests = is_test if not phase else phase == "test"
-            _add(row, runs, seconds, tests, started=seconds < before)
+            test = (int(index) if index.isdecimal() else 0) if tests else None
+            _add(row, runs, seconds, test, started=seconds < before)
             before = seconds
     return runs.found
 
 
-def _add(cells: _Cells, runs: Runs, seconds: float, is_test: bool, started: bool) -> None:
-    """Put one row of the table where it belongs; one without a number of iterations nowhere."""
+def _add(cells: _Cells, runs: Runs, seconds: float, test: int | None, started: bool) -> None:
+    """Put a row of training, or of test net number `test`, where it belongs; one without a number
+    of iterations nowhere."""
     iteration, rate = cells.take(*_ITERATION), cells.take(*_RATE)
-    index, loss = cells.text("test_net"), cells.take("smoothed_loss")
+    loss = cells.take("smoothed_loss")
     if not math.isfinite(iteration):
         return
     runs.reach(int(iteration), started)
     row = Row(int(iteration), runs.offset + seconds, cells.outputs())
     if not math.isnan(rate):
         runs.current.rates.append((row.iteration, rate))
-    if is_test:
-        runs.current.tests.setdefault(int(index or 0), []).append(row)
+    if test is not None:
+        runs.current.tests.setdefault(test, []).append(row)
     else:
         row.loss = None if math.isnan(loss) else loss
         runs.current.train.append(row)

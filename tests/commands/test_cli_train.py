@@ -22,6 +22,7 @@ from numpy.testing import assert_array_equal
 from pycaffe_lite import TRAIN, Layer, Net, device, get_solver
 from pycaffe_lite.__main__ import main
 from pycaffe_lite.commands import _caffe
+from pycaffe_lite.logs.reader import read_log
 from pycaffe_lite.ops import gpu
 from pycaffe_lite.training.csv_table import TrainingCsv
 from pycaffe_lite.training.display import Pace
@@ -380,6 +381,9 @@ def test_several_numbers_and_test_nets(tiny, capsys):
     losses = [line.split(": ")[1] for line in found if line.startswith("Test loss: ")]
     mine = [float(row["smoothed_loss"]) for row in (first, second)]
     assert mine == pytest.approx(list(map(float, losses)), rel=1e-5)
+    (run,) = read_log("out.csv")
+    assert [len(run.train), *map(len, run.tests.values())] == [1, 1, 1]
+    assert run.tests[1][0].outputs["s[2]"] == float(second["s[2]"])
 
 
 def test_a_disk_that_gets_full_is_a_warning(tiny, monkeypatch, caplog):

@@ -230,12 +230,12 @@ def test_a_clock_set_back_an_hour_is_no_new_year(read):
 
 # ---- CSV ----------------------------------------------------------------------------------------
 
-TABLE = """iteration,phase,test_net,seconds,learning_rate,smoothed_loss,accuracy,loss
-0,test,0,0.25,,,0.125,2.5
-0,train,,0.5,0.1,2.25,,2.125
-10,train,,1.5,0.1,2,,1.875
-20,test,1,2.5,0.1,1.75,0.5,1.5
-20,train,,3.0,0.05,1.25,,1.125
+TABLE = """iteration,phase,seconds,learning_rate,smoothed_loss,accuracy,loss
+0,test,0.25,,,0.125,2.5
+0,train,0.5,0.1,2.25,,2.125
+10,train,1.5,0.1,2,,1.875
+20,test 1,2.5,0.1,1.75,0.5,1.5
+20,train,3.0,0.05,1.25,,1.125
 """
 
 
@@ -253,7 +253,7 @@ def test_a_table_of_train(read):
 
 
 def test_a_table_that_was_gone_on_with(read):
-    (run,) = read(TABLE + "20,tra\n10,train,,0.5,0.1,7,,8\n30,train,,2.5,0.01,6,,5\n30,tr", "x.csv")
+    (run,) = read(TABLE + "20,tra\n10,train,0.5,0.1,7,,8\n30,train,2.5,0.01,6,,5\n30,tr", "x.csv")
     assert [(row.iteration, row.seconds, row.loss) for row in run.train] == [
         (0, 0.5, 2.25), (10, 1.0, 7.0), (30, 3.0, 6.0),
     ]  # fmt: skip
