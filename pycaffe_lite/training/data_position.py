@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import zlib
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,9 @@ from ..net import Net
 log = logging.getLogger("pycaffe_lite")
 
 _VERSION = 1
+
+_CHECKSUM = re.compile(rb"#([0-9a-f]{8})$")
+"""Behind the JSON: numbers that were damaged would be numbers still, and training go on wrongly."""
 
 
 def capture(nets: list[Net]) -> bytes:
@@ -36,7 +41,8 @@ def capture(nets: list[Net]) -> bytes:
             for net in nets
         ],
     }
-    return json.dumps(position, default=_plain, separators=(",", ":")).encode()
+    content = json.dumps(position, default=_plain, separators=(",", ":")).encode()
+    return content + b"#%08x" % zlib.crc32(content)
 
 
 def parse(content: bytes) -> dict[str, Any] | None:
@@ -46,14 +52,18 @@ def parse(content: bytes) -> dict[str, Any] | None:
     """
     if not content:
         return None
+    checksum = _CHECKSUM.search(content)
+    text = content[: checksum.start()] if checksum else content
     try:
-        position = json.loads(content)
+        position = json.loads(text)
         version = position["version"]
     except (ValueError, TypeError, KeyError) as error:
         raise WeightsError(f"the position of the data is damaged: {error}") from error
     if version != _VERSION:
         log.warning("the position of the data is of version %s, not %s", version, _VERSION)
         return None
+    if checksum and int(checksum[1], 16) != zlib.crc32(text):
+        raise WeightsError("the position of the data is damaged: its checksum is another")
     return dict(position)
 
 

@@ -265,7 +265,9 @@ def _read_hdf5(name: str) -> _State:
                 history,
                 file[_POSITION][()].tobytes() if _POSITION in file else b"",
             )
-    except (OSError, KeyError, RuntimeError, TypeError) as error:  # h5py: any of them
+    except WeightsError:
+        raise
+    except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:  # h5py: any
         raise WeightsError(f"failed to read HDF5 file {name}: {error}") from error
 
 

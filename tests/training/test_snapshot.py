@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import zlib
 from pathlib import Path
 
 import h5py
@@ -582,6 +583,36 @@ def test_a_damaged_position(position, train, tmp_path):
     state.position = position
     path.write_bytes(state.SerializeToString())
     restore_error(train(), path, "the position of the data is damaged")
+
+
+def test_a_position_with_another_number(train, tmp_path):
+    """It is JSON still: only the checksum tells."""
+    train().snapshot()
+    path = tmp_path / "s_iter_0.solverstate"
+    state = caffe_pb2.SolverState.FromString(path.read_bytes())
+    state.position = state.position.replace(b'"seed":', b'"seem":')
+    path.write_bytes(state.SerializeToString())
+    restore_error(train(), path, "the position of the data is damaged: its checksum is another")
+
+
+def test_a_position_without_checksum(train, tmp_path):
+    train().snapshot()
+    path = tmp_path / "s_iter_0.solverstate"
+    state = caffe_pb2.SolverState.FromString(path.read_bytes())
+    state.position, end = state.position[:-9], state.position[-9:]
+    assert end == b"#%08x" % zlib.crc32(state.position)
+    path.write_bytes(state.SerializeToString())
+    train().restore(path)
+
+
+def test_hdf5_numbers_of_a_damaged_type(train, tmp_path):
+    train("snapshot_format: HDF5").snapshot()
+    path = tmp_path / "s_iter_0.solverstate.h5"
+    content = path.read_bytes()
+    bias = (127).to_bytes(4, "little")  # of the exponent, as HDF5 describes a float
+    start = content.index(b"\x00\x17\x08\x00\x17" + bias) + 5
+    path.write_bytes(content[:start] + bytes(4) + content[start + 4 :])
+    restore_error(train(), path, "failed to read HDF5 file")
 
 
 def test_a_position_of_a_later_version(train, tmp_path, caplog):
