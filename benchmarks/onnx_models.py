@@ -26,11 +26,21 @@ from pycaffe_lite.onnx.proof import matched
 
 
 def randomize(net: pycaffe_lite.Net, seed: int = 1) -> None:
-    """Parameters that keep activations of order 1; no two channels alike, none trivial."""
+    """Parameters that keep activations of order 1; no two channels alike, none trivial.
+
+    Filters are scaled by what comes out of them: a net without normalisation would else have
+    values of 10^9 at its end, and then everything hangs on rounding.
+    """
     draw = np.random.default_rng(seed)
-    for layer in net.layers:
+    for name in net.inputs:
+        net.blobs[name].data[...] = draw.normal(size=net.blobs[name].shape)
+    for index, layer in enumerate(net.layers):
         for k, blob in enumerate(layer.blobs):
             blob.data[...] = _values(layer, k, blob.shape, draw)
+        net._forward(index, index)
+        if layer.type in ("Convolution", "InnerProduct", "Deconvolution"):
+            layer.blobs[0].data[...] /= net.blobs[net.top_names[layer.name][0]].data.std()
+            net._forward(index, index)
 
 
 def _values(layer: Layer, k: int, shape: tuple[int, ...], draw: np.random.Generator) -> Any:

@@ -21,7 +21,7 @@ from .part import Part
 
 Arrays = dict[str, np.ndarray]
 
-_OWN_SHARE = 0.1
+_OWN_SHARE = 0.3
 """What part of the tolerance each layer by itself may use where rounding has grown beyond it."""
 
 
@@ -50,7 +50,7 @@ class Row:
     def excess(self, tolerance: float) -> float:
         """Above 1: something else is computed. NaN counts as infinite.
 
-        1 where each layer by itself is right to a tenth of the tolerance, and rounding has grown:
+        1 where each layer by itself is right to a third of the tolerance, and rounding has grown:
         a sigmoid of values of 10^6 that were added in another order may be anything.
         """
         relative = order(self.relative) / max(tolerance, 1e-30)
