@@ -146,7 +146,7 @@ def prior_sizes(
     for k, size in enumerate(map(int, smallest)):
         found.append((float(size), float(size)))
         if largest:
-            side = float(np.sqrt(size * int(largest[k])))
+            side = float(np.sqrt(float(size * int(largest[k]))))
             found.append((side, side))
         for ratio in ratios:
             if abs(ratio - 1) >= 1e-6:

@@ -111,3 +111,14 @@ def test_what_is_refused(param):
         net_of(param)
     with pytest.raises(ModelError, match=r"'prior'.*must have 4 axes .*, got `2 3 \(6\)`"):
         net_of("min_size: 3", (2, 3))
+
+
+def test_sizes_beyond_all_images_make_boxes_all_the_same():
+    boxes = net_of("min_size: 1e38 max_size: 3e38").forward()["y"]
+    assert (np.abs(boxes[0, 0]) > 1e30).all()
+
+
+@pytest.mark.parametrize("size", ["nan", "inf"])
+def test_sizes_that_are_no_numbers_are_refused(size):
+    with pytest.raises(ModelError, match=r"layer 'prior' \(PriorBox\): cannot convert float"):
+        net_of(f"min_size: {size}")
