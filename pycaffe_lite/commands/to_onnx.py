@@ -183,7 +183,7 @@ def _table(proof: Proof) -> list[str]:
     lines.append(
         f"{len(rows)} blobs on {len(proof.runs)} inputs ({', '.join(proof.runs)}): the worst,"
         f" {worst.blob}, is off by {worst.relative:.2g} of its largest value;"
-        f" {len(proof.wrong)} beyond {proof.tolerance:g}"
+        f" {len(proof.wrong)} beyond {proof.tolerance:g}{_by_rounding(proof)}"
     )
     if proof.first is not None:
         lines.append(f"the first that computes something else: layer {proof.first.layer!r}")
@@ -201,3 +201,9 @@ def _verdict(row: Row, tolerance: float) -> str:
     if row.excess(tolerance) <= 1:
         return f"rounding, by itself {row.own:.2g}"
     return "<- WRONG" if row.own is None else f"<- WRONG, by itself {row.own:.2g}"
+
+
+def _by_rounding(proof: Proof) -> str:
+    beyond = [row for row in proof.rows if not row.relative <= proof.tolerance]
+    count = len(beyond) - len(proof.wrong)
+    return f", {count} more by rounding that has grown, each layer being right" if count else ""
