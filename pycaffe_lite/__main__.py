@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from . import commands
+from .alias import install_as_caffe
 from .commands._flags import FlagParser
 from .errors import ModelError
 from .version import __version__
@@ -17,7 +18,13 @@ _UPGRADES = ("upgrade_net_proto_text", "upgrade_net_proto_binary", "upgrade_solv
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and give its exit status; what is wrong with its input is 1 and one line."""
+    """Run one command and give its exit status; what is wrong with its input is 1 and one line.
+
+    Without `argv` the process is the command line's own: there, Python layers that say
+    `import caffe` get this package.
+    """
+    if argv is None:
+        install_as_caffe()
     parser = _parser()
     args = parser.parse_args(_current(sys.argv[1:] if argv is None else argv))
     if args.run is None:

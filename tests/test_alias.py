@@ -352,3 +352,34 @@ def test_a_script_for_several_gpus(tmp_path: Path) -> None:
     said = fine(run_script(code, cwd=tmp_path)).splitlines()
     assert len(said) == 2
     assert all(line.startswith("False NCCL is not there: pycaffe_lite trains on") for line in said)
+
+
+# ---- the other commands -------------------------------------------------------------------------
+
+
+def test_a_python_layer_of_a_command_that_says_import_caffe(tmp_path: Path) -> None:
+    (tmp_path / "halves.py").write_text(
+        dedent(
+            """
+            import caffe
+
+            class Halves(caffe.Layer):
+                def setup(self, bottom, top):
+                    pass
+                def reshape(self, bottom, top):
+                    top[0].reshape(2, 3)
+                def forward(self, bottom, top):
+                    top[0].data[...] = 0.5
+                def backward(self, top, propagate_down, bottom):
+                    pass
+            """
+        )
+    )
+    (tmp_path / "net.prototxt").write_text(
+        "layer { name: 'x' type: 'Python' top: 'x'"
+        " python_param { module: 'halves' layer: 'Halves' } }"
+    )
+    args = ["test", "-model", "net.prototxt", "-iterations", "1"]
+    done = python("-m", "pycaffe_lite", *args, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "Batch 0, x = 0.5" in done.stderr
