@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .errors import MissingFileError, ModelError
+from .extras import opencv
 from .proto import caffe_pb2
 from .transformer import Transformer, oversample, resize_image
 
@@ -192,20 +193,10 @@ def load_image(filename: str | os.PathLike[str], color: bool = True) -> np.ndarr
 
 def _decoded(content: bytes, what: str) -> np.ndarray:
     """The pixels (H, W, C) as the file has them: 1 channel, or blue, green, red, maybe alpha."""
-    cv2 = _cv2()
+    cv2 = opencv()
     image = None
     with suppress(cv2.error):  # of no bytes at all, or an image above its limits; else None
         image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
     if image is None:
         raise ModelError(f"could not load {what}: no image that OpenCV can read")
     return np.atleast_3d(image)
-
-
-def _cv2() -> Any:
-    try:
-        import cv2
-    except ImportError as error:
-        raise RuntimeError(
-            "images need OpenCV: pip install 'pycaffe-lite[image]' (opencv-python-headless)"
-        ) from error
-    return cv2

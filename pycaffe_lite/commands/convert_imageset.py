@@ -46,7 +46,7 @@ def add_arguments(parser: FlagParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, convert, write. Raises ModelError, MissingFileError, OSError; no database is left."""
     from ..data.database import create_database
-    from ..data.image import opencv
+    from ..extras import opencv
     from ..layer_types.image_data import read_image_list
     from ..progress import progress
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..errors import MissingFileError, ModelError
+from ..extras import opencv
 
 
 def read_image(
@@ -101,17 +101,6 @@ def resize_pixels(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
         raise ModelError(f"cannot resize an image to {height} x {width} pixels")
     resized: np.ndarray = opencv().resize(pixels, (width, height))
     return resized.reshape(height, width, pixels.shape[2])
-
-
-def opencv() -> Any:
-    """The module cv2. Raises RuntimeError, with the extra to install, where it is missing."""
-    try:
-        import cv2
-    except ImportError as error:
-        raise RuntimeError(
-            "images need OpenCV: pip install 'pycaffe-lite[image]' (opencv-python-headless)"
-        ) from error
-    return cv2
 
 
 def _channels_first(pixels: np.ndarray) -> np.ndarray:

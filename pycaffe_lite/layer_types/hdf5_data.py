@@ -13,6 +13,7 @@ import numpy as np
 
 from ..blob import describe
 from ..errors import MissingFileError, ModelError
+from ..extras import h5py
 from ..layer import Layer
 from ..replacement import replacing
 from .data_layer import share_of_records
@@ -169,7 +170,7 @@ class HDF5Output(Layer):
         if not self._path.absolute().parent.is_dir():
             raise ModelError(f"failed to open HDF5 file: {self._path}: its folder does not exist")
         self._begun = False
-        _h5py()
+        h5py()
 
     def reshape(self, bottom: Any, top: Any) -> None:
         if bottom[0].num != bottom[1].num:
@@ -186,7 +187,7 @@ class HDF5Output(Layer):
             with _open(os.fspath(self._path), "r+") as file:
                 self._add(file, named)
             return
-        with replacing(self._path) as temporary, _h5py().File(temporary, "w") as file:
+        with replacing(self._path) as temporary, h5py().File(temporary, "w") as file:
             for name, x in named.items():
                 shape = _legacy(x)
                 limit = (None, *shape[1:])
@@ -235,24 +236,14 @@ def _listed(source: str) -> list[str]:
 @contextmanager
 def _open(path: str, mode: str = "r") -> Iterator[Any]:
     """The HDF5 file; MissingFileError, or ModelError where something in it cannot be read."""
-    h5py = _h5py()
     if not Path(path).exists():
         raise MissingFileError(f"failed to open HDF5 file: {path}: no such file")
+    module = h5py()
     try:
-        with h5py.File(path, mode) as file:
+        with module.File(path, mode) as file:
             yield file
     except ModelError:
         raise
     except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:  # h5py: any of them
         verb = "read" if mode == "r" else "write"
         raise ModelError(f"failed to {verb} HDF5 file {path}: {error}") from error
-
-
-def _h5py() -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise RuntimeError(
-            "HDF5 files need h5py: pip install 'pycaffe-lite[data]' or h5py"
-        ) from error
-    return h5py

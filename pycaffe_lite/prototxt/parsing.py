@@ -132,12 +132,13 @@ class _Text:
     def _reword(self, what: str, offset: int) -> str:
         pool = self.descriptor.file.pool
         if match := _UNKNOWN_FIELD.search(what):
-            return _unknown_field(pool.FindMessageTypeByName(match.group(1)), match.group(2))
+            message, name = pool.FindMessageTypeByName(match.group(1)), match.group(2)
+            return f"{_unknown_field(message, name)}{self._read_on(name)}"
         key = self._key_before(offset)
         if match := _UNKNOWN_VALUE.search(what):
             return _unknown_value(pool.FindEnumTypeByName(match.group(1)), key, match.group(2))
         if "does not have extensions" in what:
-            return f"{what} {_READ_ON}"
+            return f"{what}{self._read_on('')}"
         if match := _TWICE.search(what):
             return f"field '{match.group(1)}' is given twice, but may be given once only"
         if self.scan.overclosed == offset:
@@ -165,6 +166,11 @@ class _Text:
         if not match or match.group() in _WORDS:
             return ""
         return f"; {match.group()} looks like a placeholder of a template, to be filled in first"
+
+    def _read_on(self, name: str) -> str:
+        """The way past an unknown field: a net's, and not what a missing brace brought there."""
+        known = self.descriptor.name == "NetParameter" and name not in ("layer", "layers")
+        return f"; {_READ_ON}" if known and not name[:1].isdigit() and name.isascii() else ""
 
     def _in_layer(self, offset: int) -> bool:
         block = self.scan.block_at(offset)
@@ -202,7 +208,7 @@ def _unknown_field(message: Any, name: str) -> str:
     what = f"{message.name} has no field '{name}'"
     if name in ("layer", "layers"):
         return f"{what}; a brace before it is not closed"
-    return f"{what}{_of_fork(message.name, name) or _meant(message, name)}; {_READ_ON}"
+    return f"{what}{_of_fork(message.name, name) or _meant(message, name)}"
 
 
 def _of_fork(message: str, name: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from .. import prototxt, weights
 from ..blob import Blob, describe
 from ..errors import MissingFileError, ModelError, WeightsError
+from ..extras import h5py
 from ..proto import caffe_pb2
 from ..replacement import replacing
 from ..weights import wire
@@ -89,7 +90,7 @@ def save(solver: Solver) -> None:
 
 def _add_diffs(net: Net, path: Path) -> None:
     """Gradients as Caffe has them: /diff/<layer>/<k>, of all parameters, shared ones too."""
-    with _h5py().File(path, "r+") as file:
+    with h5py().File(path, "r+") as file:
         diffs = file.create_group("diff")
         for layer in net.layers:
             for k, blob in enumerate(layer.blobs):
@@ -124,7 +125,7 @@ def _write_binary(solver: Solver, model: str, path: Path) -> None:
 
 
 def _write_hdf5(solver: Solver, model: str, path: Path) -> None:
-    with _h5py().File(path, "w") as file:
+    with h5py().File(path, "w") as file:
         for field, number in _numbers(solver).items():
             file.create_dataset(field, data=np.array([number], "<i4"))
         if solver.param.lr_policy == "plateau":
@@ -250,9 +251,9 @@ def _read_binary(file: RawIOBase, head: bytes, name: str) -> _State:
 
 
 def _read_hdf5(name: str) -> _State:
-    h5py = _h5py()
+    module = h5py()
     try:
-        with h5py.File(name, "r") as file:
+        with module.File(name, "r") as file:
             if "iter" not in file or "history" not in file:
                 raise _no_state(name, f"it has {sorted(file)}, no `iter` and `history`")
             history = [file["history"][str(k)][()] for k in range(len(file["history"]))]
@@ -277,13 +278,3 @@ def _first(file: Any, name: str, default: float) -> Any:
 
 def _text(value: Any) -> str:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
-
-
-def _h5py() -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise RuntimeError(
-            "HDF5 snapshots need h5py: pip install 'pycaffe-lite[data]' or h5py"
-        ) from error
-    return h5py

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..blob import Blob, describe
 from ..errors import MissingFileError, WeightsError
+from ..extras import h5py
 from ..replacement import replacing
 from .load_report import Copy, Found, by_count
 
@@ -126,7 +127,7 @@ def _wrong_number(layer: Layer, count: int, path: PathLike) -> str:
 def save(net: Net, path: PathLike) -> None:
     """Write a .caffemodel.h5: the parameters that a layer owns; shared ones once. Needs h5py."""
     names = {layer.name for layer in net.layers}
-    with replacing(path) as temporary, _h5py().File(temporary, "w") as file:
+    with replacing(path) as temporary, h5py().File(temporary, "w") as file:
         data = file.create_group("data")
         for i, (layer, following) in enumerate(_with_following(net.layers)):
             if following == 0 and _is_path(layer.name) and not _starts_with_one(layer.name, names):
@@ -167,25 +168,17 @@ def _starts_with_one(name: str, names: set[str]) -> bool:
 
 
 def _is_group(item: Any) -> bool:
-    return isinstance(item, _h5py().Group)
+    return isinstance(item, h5py().Group)
 
 
 @contextmanager
 def _hdf5_file(path: PathLike) -> Iterator[Any]:
     """The file open for reading; WeightsError where something in it cannot be read."""
-    h5py = _h5py()
+    module = h5py()
     try:
-        with h5py.File(path, "r") as file:
+        with module.File(path, "r") as file:
             yield file
     except WeightsError:
         raise
     except Exception as error:  # h5py has many, and a damaged file shows more of them
         raise WeightsError(f"failed to read HDF5 file {os.fspath(path)}: {error}") from error
-
-
-def _h5py() -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise RuntimeError("HDF5 weights need h5py: pip install h5py") from error
-    return h5py
