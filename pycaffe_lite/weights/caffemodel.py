@@ -22,7 +22,7 @@ from ..replacement import replacing
 from . import wire
 from .load_report import Copy, Found, check_number, mismatch
 from .stored_blob import StoredBlob
-from .wire import BYTES, Record, Wire, WireError
+from .wire import BYTES, VARINT, Record, Wire, WireError
 
 if TYPE_CHECKING:
     from ..layer import Layer
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 
-_LAYER, _V1_LAYER = 100, 2  # fields of NetParameter
+_NAME, _LAYER, _V1_LAYER = 1, 100, 2  # fields of NetParameter
 _BLOBS = 7  # of LayerParameter
 _SHAPE, _DATA, _DIFF = 7, 5, 6  # of BlobProto
 # Generation -> the fields of its layer message that hold name, blobs, and a layer of an older one.
@@ -88,6 +88,8 @@ def layers_of(file: RawIOBase, path: str) -> list[LayerBlobs]:
             if record.wire_type == BYTES and record.field in (_LAYER, _V1_LAYER):
                 generation = 2 if record.field == _LAYER else 1
                 layers[generation].append(_layer(whole, record, generation, path))
+            elif record.field == _NAME and record.wire_type == VARINT:  # theirs begin with one
+                raise WireError("it begins with a number; a .solverstate or a mean file does")
     except WireError as error:
         raise _not_parsed(file, path, "it is damaged or cut short", error) from error
     if layers[2] and layers[1]:

@@ -173,3 +173,14 @@ def test_a_prototxt_comes_through_a_pipe_and_weights_do_not(tmp_path):
     assert net.params["ip"][0].data.shape == (4, 3)
     with pytest.raises(WeightsError, match="a pipe, no file"):
         net.copy_from(path)
+
+
+@pytest.mark.parametrize("prefix", ["x", "snap"])  # "x_iter_20.caffemodel" is whole records, too
+def test_a_solver_state_or_a_mean_file_as_weights(prefix, tmp_path):
+    net = Net(parse_net(MODEL), TEST)
+    state = caffe_pb2.SolverState(iter=20, learned_net=f"{prefix}_iter_20.caffemodel")
+    mean = caffe_pb2.BlobProto(num=1, channels=3, height=5, width=7, data=[0.5] * 105)
+    for message in (state, mean):
+        (tmp_path / "x").write_bytes(message.SerializeToString())
+        with pytest.raises(WeightsError, match=r"parse NetParameter file .*a \.solverstate or a m"):
+            net.copy_from(tmp_path / "x")
