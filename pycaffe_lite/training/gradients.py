@@ -18,7 +18,7 @@ def clip(grads: list[Array], limit: float, ops: Ops) -> None:
     if not grads:
         return
     norm = ops.xp.sqrt(sum((ops.xp.dot(g, g) for g in grads), 0.0))
-    scale = ops.xp.minimum(limit / norm, 1)
+    scale = ops.xp.where(norm > limit, limit / norm, 1)  # 1 where the norm is 0 or NaN, too
     if log.isEnabledFor(logging.INFO) and float(norm) > limit:
         log.info(
             "Gradient clipping: scaling down gradients (L2 norm %g > %g) by scale factor %g",

@@ -528,6 +528,27 @@ def test_clipping_is_logged(train, caplog):
     assert math.sqrt(sum((g**2).sum() for g in grads)) == pytest.approx(1e-3, rel=1e-4)
 
 
+def test_clipping_to_nothing(train):
+    """A norm of 0 is not above the limit."""
+    solver = train("clip_gradients: 0")
+    before = [blob.data.copy() for blob in solver.net.params["ip"]]
+    for grad in (0.0, 2.0):
+        for blob in solver.net.params["ip"]:
+            blob.diff[...] = grad
+        solver.apply_update()
+        for blob, data in zip(solver.net.params["ip"], before, strict=True):
+            assert_array_equal(blob.data, data)
+
+
+def test_clipping_leaves_gradients_beside_nan(train):
+    """As in Caffe: NaN is not above the limit either, so what is finite stays as it is."""
+    solver = train("clip_gradients: 1")
+    weights, bias = solver.net.params["ip"]
+    weights.diff[...], bias.diff[...] = np.nan, 8
+    solver.apply_update()
+    assert_array_equal(bias.diff, np.float32(8) * np.float32(solver.last_lr))
+
+
 def test_debug_info_at_displays_and_in_tests(train, caplog):
     solver = train("debug_info: true display: 2 test_iter: 1 test_interval: 3")
     caplog.clear()
