@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base import Array, Ops, _tail
 from ..window import Window
-from . import batches, convolution, gradients, lrn, pooling, threads
+from . import batches, convolution, depthwise, gradients, lrn, pooling, threads
 
 
 class CpuOps(Ops):
@@ -30,8 +30,12 @@ class CpuOps(Ops):
         conv = convolution.sizes(x, w, out, window, group)
         if conv is None:
             return super().conv_forward(x, w, b, window, group, out)
-        kernel = batches if batches.applies(conv, widest=16) else convolution
-        kernel.forward(conv, b, self.scratch)
+        if depthwise.applies(conv):
+            depthwise.forward(conv, b, self.scratch)
+        elif batches.applies(conv, widest=16):
+            batches.forward(conv, b, self.scratch)
+        else:
+            convolution.forward(conv, b, self.scratch)
         return out
 
     def conv_backward_data(
