@@ -60,7 +60,11 @@ def _parser() -> argparse.ArgumentParser:
         command = group.add_parser(name, help=line, description=line)
         # Suppressed, since this default would overwrite a -v given before the command.
         command.add_argument(
-            "-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help="as above"
+            "-v",
+            "--verbose",
+            action="store_true",
+            default=argparse.SUPPRESS,
+            help="show tracebacks of errors",
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run)

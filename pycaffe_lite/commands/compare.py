@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: FlagParser) -> None:
     """The arguments of `pycaffe-lite compare`."""
-    parser.add_argument("sides", nargs="*", metavar="A B", help="see above; B may go with --save")
+    parser.add_argument(
+        "sides",
+        nargs="*",
+        metavar="A B",
+        help="each NET.prototxt:WEIGHTS, NET.prototxt (weights by the flags below, else random), "
+        "MODEL.onnx, or saved blobs: a .npz, .npy or folder of .npy; B may be left out with --save",
+    )
     parser.add_flag("weights_a", "", "A's .caffemodel or .caffemodel.h5")
     parser.add_flag("weights_b", "", "B's")
     parser.add_flag(
