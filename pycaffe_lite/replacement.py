@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+"""What a full disk or a limit says; of which file, it does not."""
 
 
 @contextmanager
@@ -16,7 +20,7 @@ def replacing(path: str | os.PathLike[str], durable: bool = False) -> Iterator[P
     Links are followed; a file that was there keeps its mode; a device or pipe is written to, not
     replaced. With `durable` the new file is on the disk before the old one is gone, so that a power
     cut too leaves one of them whole. Raises OSError that names `path` where its folder cannot be
-    written.
+    written or the disk is full.
     """
     import shutil  # here: the two cost the package's import 4 ms
     import tempfile
@@ -46,6 +50,10 @@ def replacing(path: str | os.PathLike[str], durable: bool = False) -> Iterator[P
         else:
             with temporary.open("rb") as source, target.open("wb") as sink:
                 shutil.copyfileobj(source, sink)
+    except OSError as error:
+        if error.errno not in _FULL or error.filename:
+            raise
+        raise type(error)(error.errno, error.strerror, os.fspath(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -89,3 +90,15 @@ def test_errors_name_the_path_that_was_asked_for(tmp_path):
         write(tmp_path, "")
     with pytest.raises(FileNotFoundError, match="missing/a'"):
         write(tmp_path / "missing" / "a", "")
+
+
+def test_a_full_disk_names_the_path_that_was_asked_for(tmp_path):
+    def fail(known: tuple[object, ...]) -> None:
+        with replacing(tmp_path / "a.bin"):
+            raise OSError(*known)
+
+    with pytest.raises(OSError, match=r"space left on device: '.*/a\.bin'"):
+        fail((errno.ENOSPC, "No space left on device"))
+    with pytest.raises(OSError, match=r"space left on device: 'other'"):
+        fail((errno.ENOSPC, "No space left on device", "other"))
+    assert not list(tmp_path.iterdir())
