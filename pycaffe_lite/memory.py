@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from math import prod
 from pathlib import Path
 
 from .blob import Blob, describe
 from .errors import ModelError
+from .ops.window import Window
 from .storage import SyncedArray
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -63,6 +65,28 @@ def check(blobs: Iterable[tuple[str, Blob]], diffs: bool = False) -> None:
             f"the net's blobs need {_readable(total)} of memory but there are {_readable(most)}"
             f" (PYCAFFE_LITE_MEMORY overrides); the largest is {largest[1]!r} with"
             f" {_readable(largest[0])}, shape `{describe(largest[2].shape)}`"
+        )
+
+
+def check_padded(shape: Sequence[int], window: Window, positions: Sequence[int]) -> None:
+    """ModelError where an image (N, C, *S) of float32 with its pad alone needs more than `limit()`.
+
+    The pad reaches as far as the last of `positions` windows on each axis.
+    """
+    sizes = [
+        max(size + p, (count - 1) * stride + extent)
+        for size, p, count, stride, extent in zip(
+            shape[2:], window.pad, positions, window.stride, window.extent, strict=True
+        )
+    ]
+    padded = (*shape[:2], *sizes)
+    if prod(padded) <= 4 * prod(shape):
+        return  # as nearly always: the limit is read from a file
+    needed, most = 4 * prod(padded), limit()
+    if most is not None and needed > most:
+        raise ModelError(
+            f"the input with its pad, `{describe(padded)}`, needs {_readable(needed)} of memory but"
+            f" there are {_readable(most)} (PYCAFFE_LITE_MEMORY overrides)"
         )
 
 

@@ -218,3 +218,26 @@ def test_a_reshape_that_is_refused_allocates_nothing(net):
 def test_the_limits_are_those_of_linux():
     assert all(isinstance(path, Path) for path in memory._LIMITS)
     assert str(memory._LIMITS[0]) == "/sys/fs/cgroup/memory.max"
+
+
+PADDED = {
+    "Convolution": "convolution_param { num_output: 2 kernel_size: 3 pad: 999 stride: 998 }",
+    "Deconvolution": "convolution_param { num_output: 2 kernel_size: 3 dilation: 999 pad: 999 }",
+    "Im2col": "convolution_param { kernel_size: 3 pad: 999 dilation: 999 }",
+    "Pooling": "pooling_param { kernel_size: 999 stride: 999 }",
+    "LRN": "lrn_param { norm_region: WITHIN_CHANNEL local_size: 999 }",
+    "Correlation": "bottom: 'x' correlation_param { pad: 999 kernel_size: 1"
+    " max_displacement: 999 stride_1: 1 stride_2: 999 }",
+}
+
+
+@pytest.mark.parametrize("kind", PADDED)
+def test_a_pad_that_needs_too_much_is_refused(kind, monkeypatch):
+    text = (
+        "input: 'x' input_shape { dim: [2, 3, 5, 4] } layer { name: 'it' type: '"
+        f"{kind}' bottom: 'x' top: 'y' {PADDED[kind]} }}"
+    )
+    make_net(text)
+    monkeypatch.setenv("PYCAFFE_LITE_MEMORY", "1M")
+    with pytest.raises(ModelError, match=rf"'it' \({kind}\): the input with its pad, `.*MiB"):
+        make_net(text)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from .. import memory
 from ..blob import canonical_axis, describe
 from ..errors import ModelError
 from ..layer import Layer
@@ -61,6 +62,8 @@ class _Filters(Layer):
                     f" `{describe(x.shape)}`"
                 )
             y.reshape(*shape[: self.axis], self.outputs, *spatial)
+        image, places = self._image(merged(shape, self.axis), merged(top[0].shape, self.axis))
+        memory.check_padded(image, self.window, places[2:])
 
     def forward(self, bottom: Any, top: Any) -> None:
         w = self.params[0].data
@@ -93,6 +96,10 @@ class _Filters(Layer):
     def _positions(self, spatial: Sequence[int]) -> tuple[int, ...]:
         """The spatial size of the top."""
         raise NotImplementedError
+
+    def _image(self, x: tuple[int, ...], y: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Of the two shapes (N, C, *S) first the one over which the window slides."""
+        return x, y
 
     def _apply(self, x: Any, w: Any, b: Any, y: Any) -> None:
         raise NotImplementedError
@@ -161,6 +168,9 @@ class Deconvolution(_Filters):
             raise ModelError(f"input has no positions: spatial size {tuple(spatial)}")
         return self.window.deconv_shape(spatial)
 
+    def _image(self, x: tuple[int, ...], y: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        return y, x
+
     def _apply(self, x: Any, w: Any, b: Any, y: Any) -> None:
         self.ops.conv_backward_data(x, w, self.window, self.group, y)
         if b is not None:
@@ -198,6 +208,7 @@ class Im2col(Layer):
         if len(shape) != self.axes:
             raise ModelError(f"input must have {self.axes} axes, got {len(shape)}")
         self.positions = self.window.conv_shape(shape[self.axis + 1 :])
+        memory.check_padded(merged(shape, self.axis), self.window, self.positions)
         channels = shape[self.axis] * self.window.taps
         top[0].reshape(*shape[: self.axis], channels, *self.positions)
 
@@ -217,8 +228,12 @@ class Im2col(Layer):
 
 def maps(array: Any, axis: int) -> Any:
     """The array as (N, C, *S) with the channels from `axis`, whatever axes come before them."""
-    shape = array.shape
-    return array.reshape(prod(shape[:axis]), *shape[axis:])
+    return array.reshape(merged(array.shape, axis))
+
+
+def merged(shape: Sequence[int], axis: int) -> tuple[int, ...]:
+    """(N, C, *S): the shape with the channels from `axis`, all axes before them in one."""
+    return (prod(shape[:axis]), *shape[axis:])
 
 
 def conv_window(param: Any, axes: int) -> Window:

@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from .. import memory
 from ..blob import describe
 from ..errors import ModelError
 from ..layer import Layer
+from ..ops.window import Window
 from .interp import image_shape
 
 
@@ -56,6 +58,8 @@ class Correlation(Layer):
                 f" {border} from its borders"
             )
         self.positions = [-(-size // param.stride_1) for size in room]
+        padded = [size + 2 * param.pad for size in shape[2:]]
+        memory.check_padded(shape, Window((1, 1), pad=(param.pad,) * 2), padded)
         self.share = 1 / (param.kernel_size**2 * max(shape[1], 1))
         top[0].reshape(shape[0], (2 * self.reach + 1) ** 2, *self.positions)
 

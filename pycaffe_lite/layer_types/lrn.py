@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import memory
 from ..blob import Blob
 from ..errors import ModelError
 from ..ops.window import Window
@@ -39,6 +40,8 @@ class LRN(_KeepsInput):
             )
         super().reshape(bottom, top)
         self._scale.reshape(shape)
+        if self.within:
+            memory.check_padded(shape, self.window, shape[2:])
 
     def forward(self, bottom: Any, top: Any) -> None:
         self.keep(bottom)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
+from .. import memory
 from ..blob import Blob
 from ..errors import ModelError
 from ..layer import Layer
@@ -88,6 +89,7 @@ class Pooling(Layer):
             raise ModelError(f"input must have {self.axes + 2} axes, got {len(shape)}")
         window = self.window or Window(shape[2:])
         self.pooled = (*shape[:2], *window.pool_shape(shape[2:], self.round_up))
+        memory.check_padded(shape, window, self.pooled[2:])
         for y in top:
             y.reshape(self.pooled)
         self._mask.reshape(self.pooled)

@@ -132,13 +132,13 @@ def test_an_error_at_run_time_has_its_place_though_the_file_is_gone(model):
 
 
 # https://github.com/BVLC/caffe/issues/3986
-def test_memory_that_is_not_there_names_the_layer():
-    net = make_net(
-        "input: 'x' input_shape { dim: [1, 1, 2, 3] } layer { name: 'p' type: 'Pooling'"
-        " bottom: 'x' top: 'y' pooling_param { pool: MAX kernel_size: 1000000000"
-        " pad: 999999998 stride: 1000000000 } }"
-    )
-    with pytest.raises(ModelError, match=r"^layer 'p' \(Pooling\): Unable to allocate"):
+def test_memory_that_is_not_there_names_the_layer(monkeypatch):
+    def forward(self, bottom, top):
+        np.empty((2**40, 2**17))
+
+    net = make_net(INPUT + RELU % "top: 'y'")
+    monkeypatch.setattr(type(net.layers[-1]), "forward", forward)
+    with pytest.raises(ModelError, match=r"^layer 'r' \(ReLU\): Unable to allocate"):
         net.forward()
 
 
