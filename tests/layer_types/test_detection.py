@@ -94,6 +94,15 @@ def test_detections(on_ops, param, rules):
         assert_allclose(net.forward(**values)["y"], wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_a_score_equal_to_the_threshold_does_not_count(on_ops):
+    values = drawn()
+    scores = values["conf"].reshape(IMAGES, PRIORS, CLASSES)
+    scores[...] = 0
+    scores[0, 4, 1], scores[1, 7, 2] = 0.5, 0.50001
+    rows = net_of(values, f"num_classes: {CLASSES} confidence_threshold: 0.5").forward(**values)
+    assert_array_equal(rows["y"][0, 0, :, :2], [[1, 2]])
+
+
 # https://github.com/chenzhi1992/TensorRT-SSD/issues/6
 def test_as_many_rows_as_there_are_detections(on_ops):
     values = drawn()
@@ -212,6 +221,20 @@ def test_evaluation(on_ops, difficult):
 
 def test_evaluation_asks_for_more_overlap(on_ops):
     assert evaluated("overlap_threshold: 0.9")[-1].tolist()[3:] == [0, 1]
+
+
+@pytest.mark.parametrize(("threshold", "hit"), [(0.5, 1), (0.51, 0)])
+def test_an_overlap_of_the_threshold_is_enough(on_ops, threshold, hit):
+    text = (
+        "input: 'det' input_shape { dim: [1, 1, 1, 7] } input: 'gt' input_shape"
+        " { dim: [1, 1, 1, 8] } layer { name: 'judge' type: 'DetectionEvaluate' bottom: 'det'"
+        " bottom: 'gt' top: 'y' detection_evaluate_param"
+        f" {{ num_classes: 2 overlap_threshold: {threshold} }} }}"
+    )
+    half = [[[[0, 1, 0.9, 0, 0, 0.5, 0.25]]]]
+    whole = [[[[0, 1, 0, 0, 0, 0.5, 0.5, 0]]]]
+    rows = run_net(text, det=np.array(half), gt=np.array(whole)).blobs["y"].data[0, 0]
+    assert rows[-1].tolist()[3:] == [hit, 1 - hit]
 
 
 @pytest.mark.parametrize(("side", "hits"), [(10, 1), (1000, 0)])

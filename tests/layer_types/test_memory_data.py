@@ -60,6 +60,22 @@ def test_new_arrays_begin_with_their_first_batch():
     assert_array_equal(net.forward()["data"], -data[:4])
 
 
+@pytest.mark.parametrize("restore_first", [False, True])
+def test_a_state_in_fewer_images_goes_around(restore_first):
+    net = make_net(layer())
+    net.set_input_arrays(*arrays(12))
+    net.forward()
+    net.forward()
+    other, (data, labels) = make_net(layer()), arrays(8)
+    state = net.layers[0].data_state()
+    if restore_first:
+        other.layers[0].restore_data_state(state)
+    other.set_input_arrays(data, labels)
+    if not restore_first:
+        other.layers[0].restore_data_state(state)
+    assert_array_equal(other.forward()["data"], data[:4])
+
+
 def test_what_follows_sees_each_batch(on_ops):
     net = make_net(
         layer()

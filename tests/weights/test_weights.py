@@ -229,6 +229,24 @@ def test_double_data(written):
     assert_array_equal(net.params["a"][1].data, np.float32([0.1, 2, 3, 0]))
 
 
+def test_doubles_come_before_singles(written):
+    """As in Caffe, where a blob has both."""
+    bias = caffe_pb2.BlobProto(data=[9, 9, 9, 9], double_data=[1, 2, 3, 4])
+    bias.shape.dim.append(4)
+    net = make_net(INPUT + ip("a", "x", "y", 4))
+    net.copy_from(written(message(([4, 3], range(12)), bias)))
+    assert_array_equal(net.params["a"][1].data, [1, 2, 3, 4])
+
+
+def test_one_value_without_a_shape_is_a_scalar(written):
+    net = make_net(
+        INPUT + "layer { name: 'a' type: 'Bias' bottom: 'x' top: 'y' bias_param { num_axes: 0 } }"
+    )
+    net.copy_from(written(message(caffe_pb2.BlobProto(data=[7]))))
+    assert net.params["a"][0].shape == ()
+    assert net.params["a"][0].data == 7
+
+
 def legacy(dims, count):
     blob = caffe_pb2.BlobProto(data=range(count))
     for field, size in zip(("num", "channels", "height", "width"), dims, strict=True):

@@ -77,6 +77,12 @@ def test_strict_loading_changes_nothing_where_it_fails(stored):
     assert net.load_report is None
 
 
+def test_strict_refuses_layers_of_the_file_only(stored):
+    net, path = make_net(INPUT + ip("a", "x", "y", 4)), stored(CHAIN)
+    with pytest.raises(WeightsError, match="strict.*not in the net: b$"):
+        net.copy_from(path, strict=True)
+
+
 def test_strict_in_the_constructor(stored, tmp_path):
     model = tmp_path / "net.prototxt"
     model.write_text(OTHER)
