@@ -258,10 +258,12 @@ class Solver:
                 self._test(k)
 
     def _test(self, index: int) -> None:
-        """Log what a test net's outputs come to over its test_iter batches."""
+        """Log what a test net's outputs come to over its test_iter batches; nothing without any."""
         log.info("Iteration %d, Testing net (#%d)", self.iter, index)
         net, count = self.test_nets[index], self.param.test_iter[index]
         net.share_with(self.net)
+        if not count:  # `test_iter: 0`, as HED's solver has it: a net, but no tests
+            return
         result = evaluation(net, self.param)
         losses: list[Any] = []
         for _ in range(count):

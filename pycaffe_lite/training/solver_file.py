@@ -156,8 +156,8 @@ def test_nets(param: Any) -> list[NetChoice]:
         raise ModelError(
             f"test_interval must be positive where there are test nets, got {param.test_interval}"
         )
-    if any(count < 1 for count in param.test_iter):
-        raise ModelError(f"test_iter must be positive, got {list(param.test_iter)}")
+    if any(count < 0 for count in param.test_iter):
+        raise ModelError(f"test_iter must not be negative, got {list(param.test_iter)}")
     return [
         NetChoice(field, source, state, TEST)
         for (field, source), state in zip(sources, states, strict=True)

@@ -145,7 +145,7 @@ NO_NET = "must specify a train net using one of net, net_param, train_net, train
             "test_state must be unspecified or specified once per test net: 1 for 2 test nets",
         ),
         ("net: 'a' test_iter: 1", "test_interval must be positive where there are test nets"),
-        ("net: 'a' test_iter: 0 test_interval: 1", r"test_iter must be positive, got \[0\]"),
+        ("net: 'a' test_iter: -1 test_interval: 1", r"test_iter must not be negative, got \[-1\]"),
         ("net: 'a' eval_type: 'x'", r"unknown eval_type: x \(known: classification, detection\)"),
         ("net: 'a' ap_version: '12point'", r"unknown ap_version: 12point \(known: 11point, Max"),
         ("net: 'a' lr_policy: 'no'", "unknown learning rate policy: no"),
@@ -526,6 +526,18 @@ def test_clipping_is_logged(train, caplog):
     assert float(norm) * float(scale) == pytest.approx(1e-3, rel=1e-4)
     grads = [b.diff / 0.01 for b in solver.net.params["ip"]]
     assert math.sqrt(sum((g**2).sum() for g in grads)) == pytest.approx(1e-3, rel=1e-4)
+
+
+def test_a_test_net_without_tests(train, caplog):
+    """https://github.com/s9xie/hed has `test_iter: 0` in its solver."""
+    solver = train("test_iter: 0 test_interval: 2 test_compute_loss: true max_iter: 2")
+    solver.solve()
+    assert [m for m in caplog.messages if ", Testing net (#0)" in m] == [
+        "Iteration 0, Testing net (#0)",
+        "Iteration 2, Testing net (#0)",
+    ]
+    assert not any("Test " in m for m in caplog.messages)
+    assert_array_equal(solver.test_nets[0].params["ip"][0].data, solver.net.params["ip"][0].data)
 
 
 def test_clipping_to_nothing(train):
