@@ -51,6 +51,8 @@ class NetSide:
 
     def __init__(self, path: str, weights: str = "") -> None:
         self.net = Net(path, TEST, weights=weights or None)
+        if self.net.params and not weights:
+            log.warning("%s has no weights: its parameters are what their fillers make", path)
         self.layers: dict[str, LayerValue] = {}
         self.net.after_forward(self._record)
         self.inputs = {name: self.net.blobs[name].shape for name in self.net.inputs}

@@ -192,7 +192,8 @@ class Step:
     def located(self, error: Exception) -> Exception:
         """The same complaint with the layer's place, name and type in front."""
         kind = type(error) if isinstance(error, ModelError | MissingFileError) else ModelError
-        return kind(f"{self._locate(self.layer.name)}{describe(self.layer)}: {error}")
+        text = str(error) or type(error).__name__
+        return kind(f"{self._locate(self.layer.name)}{describe(self.layer)}: {text}")
 
 
 def describe(layer: Layer) -> str:

@@ -5,6 +5,8 @@
 Makes digits_train_lmdb and digits_test_lmdb in the current folder. See README.md beside this file.
 """
 
+import argparse
+
 import lmdb
 import numpy as np
 from scipy.ndimage import zoom
@@ -35,6 +37,7 @@ def write(path, images, labels):
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     images, labels = images_and_labels()
     write("digits_train_lmdb", images[TEST_IMAGES:], labels[TEST_IMAGES:])
     write("digits_test_lmdb", images[:TEST_IMAGES], labels[:TEST_IMAGES])

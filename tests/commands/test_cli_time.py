@@ -13,7 +13,7 @@ from harness import make_net
 from small_nets import CHAIN
 
 import pycaffe_lite
-from pycaffe_lite import device, timing
+from pycaffe_lite import ModelError, device, timing
 from pycaffe_lite.__main__ import main
 from pycaffe_lite.commands import time as command
 
@@ -187,7 +187,7 @@ def test_hooks_are_gone_after_an_error(monkeypatch):
         raise ZeroDivisionError
 
     monkeypatch.setattr(net.layers[2], "forward", fail)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ModelError, match=r"layer 'relu' \(ReLU\): ZeroDivisionError"):
         timing.measure(net, 1)
     assert not any(net._hooks.values())
 
