@@ -95,7 +95,7 @@ class ROIPooling(_RegionLayer):
             for p, q in bins:
                 (y0, y1), (x0, x1) = rows[p], columns[q]
                 if y0 < y1 and x0 < x1:
-                    window = maps[image, y0:y1, x0:x1].reshape(-1, len(channels))
+                    window = maps[image, y0:y1, x0:x1].reshape((y1 - y0) * (x1 - x0), len(channels))
                     row, column = self.xp.divmod(window.argmax(axis=0), x1 - x0)
                     dx[image, y0 + row, x0 + column, channels] += dy[r, :, p, q]
         bottom[0].diff[...] = dx.transpose(0, 3, 1, 2)

@@ -119,6 +119,14 @@ def test_a_malformed_region_passes_no_gradient(on_ops):
     assert (dx[0, :, 2, 5] == 6).all()
 
 
+def test_a_region_that_ends_before_it_begins_is_a_tenth_wide(on_ops):
+    """By R-FCN's means: the pixel where it begins."""
+    net = net_of("PSROIPooling", regions=(1, 5))
+    x = np.arange(378).reshape(MAPS)
+    y = net.forward(x=x, r=[[0, 20, 8, 4, 5]])["y"]
+    assert_array_equal(y[0, :, 0, 0], x[0, :, 2, 5])
+
+
 def test_of_equal_values_the_first_gets_the_gradient(on_ops):
     net = net_of("ROIPooling")
     net.forward(x=np.ones(MAPS), r=[[1, 0, 0, 35, 27]])
@@ -147,6 +155,14 @@ def test_no_regions(on_ops, kind, maps, regions):
     assert net.forward()["y"].shape[:2] == (0, 3)
     net.backward()
     assert (net.blobs["x"].diff == 0).all()
+
+
+def test_maps_without_channels(on_ops):
+    net = net_of("ROIPooling", (2, 0, 7, 9), (4, 5))
+    shape = net.blobs["y"].shape
+    assert shape[:2] == (4, 0)
+    net.forward(x=np.ones((2, 0, 7, 9)), r=np.zeros((4, 5)))
+    assert net.backward(y=np.ones(shape))["x"].shape == (2, 0, 7, 9)
 
 
 @pytest.mark.parametrize("kind", LAYERS)
