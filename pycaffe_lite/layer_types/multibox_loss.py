@@ -47,6 +47,11 @@ class MultiBoxLoss(_NormalizedLoss):
             )
         if param.map_object_to_agnostic and self.classes != 2:
             raise ModelError(f"map_object_to_agnostic needs num_classes 2, got {self.classes}")
+        if param.map_object_to_agnostic and self.background:
+            raise ModelError(
+                "map_object_to_agnostic needs background_label_id 0, as all objects become the"
+                f" class behind it, got {self.background}"
+            )
         self.mining = self._mining_rules()
         self.box_sets = [0]
         if not param.share_location:
@@ -195,7 +200,7 @@ class MultiBoxLoss(_NormalizedLoss):
     def _object_labels(self) -> Array:
         """The class of each match, (M,)."""
         labels = self.positives[3][:, 1].astype(int)
-        return labels * 0 + self.background + 1 if self.param.map_object_to_agnostic else labels
+        return labels * 0 + 1 if self.param.map_object_to_agnostic else labels
 
     def _labels(self, images: list[Matches]) -> Array:
         """(N, P): the class that each prior should say."""

@@ -296,6 +296,8 @@ REFUSED = {
     "": "must specify num_classes",
     "num_classes: 4 background_label_id: 4": r"should be within \[0, 4\), got 4",
     "num_classes: 4 map_object_to_agnostic: true": "needs num_classes 2, got 4",
+    "num_classes: 2 map_object_to_agnostic: true background_label_id: 1":
+        "needs background_label_id 0, .*, got 1",
     "num_classes: 4 do_neg_mining: false mining_type: HARD_EXAMPLE":
         "do_neg_mining False contradicts mining_type HARD_EXAMPLE",
     "num_classes: 4 mining_type: HARD_EXAMPLE sample_size: 0": "sample_size must be > 0, got 0",

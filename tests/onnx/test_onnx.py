@@ -16,7 +16,7 @@ from onnx_cases import assert_same, fill, one_layer, ops_of, run_model
 import pycaffe_lite.onnx
 from pycaffe_lite import TRAIN, Layer, ModelError, Net
 from pycaffe_lite.onnx import convert, exported_types, exports
-from pycaffe_lite.onnx.proof import prove
+from pycaffe_lite.onnx.proof import Proof, Row, prove
 from pycaffe_lite.onnx.saving import LARGEST
 
 CONV = "convolution_param { num_output: 4 kernel_size: 3 }"
@@ -291,6 +291,14 @@ def test_nan_counts_as_wrong() -> None:
     proof = prove(model.part, model.model, model.freedom, 1e9)
     assert proof.wrong[0].layer == "conv"
     assert not proof.worst.relative < 1e9
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_nan_is_the_worst_wherever_it_stands(at: int) -> None:
+    apart = [0.5, 0.25]
+    apart.insert(at, float("nan"))
+    rows = [Row("l", "ReLU", "x", (2, 3), d, d, "normal", 1.0) for d in apart]
+    assert Proof(rows, ["normal"], 1.0, []).worst is rows[at]
 
 
 def test_blobs_that_are_always_0_are_named() -> None:

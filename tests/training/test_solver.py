@@ -212,6 +212,12 @@ def test_random_seed(train):
     assert not np.array_equal(values(first)[0], values(other)[0])
 
 
+def test_each_solver_draws_from_a_seed_of_its_own(train, monkeypatch):
+    alone = train("random_seed: 6")
+    monkeypatch.setattr("pycaffe_lite.process.solver_rank", lambda: 1)
+    assert_array_equal(values(train("random_seed: 5"))[0], values(alone)[0])
+
+
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [("", "solver"), ("snapshot_prefix: '{}/x'", "x"), ("snapshot_prefix: '{}/d'", "d/solver")],
@@ -416,6 +422,12 @@ def test_snapshots_at_intervals(train, tmp_path):
     assert names == [f"s_iter_{k}.caffemodel" for k in (2, 4, 5)]
 
 
+def test_a_snapshot_that_was_due_is_not_written_again(train, caplog):
+    train("snapshot: 2 max_iter: 4").solve()
+    written = [m for m in caplog.messages if m.startswith("Snapshotting to")]
+    assert [m[-17:] for m in written] == ["iter_2.caffemodel", "iter_4.caffemodel"]
+
+
 def test_no_snapshot_after_training(train, tmp_path):
     train("max_iter: 2 snapshot_after_train: false").solve()
     assert not [p for p in tmp_path.iterdir() if "model" in p.name]
@@ -501,6 +513,19 @@ def test_weighted_losses_are_summed(train, caplog):
     )
     (line,) = [m for m in caplog.messages if "iter/s" in m]
     assert float(line.rpartition(" ")[2]) == pytest.approx(loss + 0.25 * far, rel=1e-4)
+
+
+def test_the_loss_of_an_iteration_is_the_mean_over_its_batches(train, caplog, tmp_path):
+    frozen = regression(tmp_path, mults=(0, 1, 0, 1))
+    solver = train("display: 1 iter_size: 2", net=frozen)
+    solver.step(1)
+    (line,) = [m for m in caplog.messages if "iter/s" in m]
+    each = []
+    for _ in range(2):  # the same two batches again
+        solver.net.forward()
+        each.append(float(solver.net.blobs["loss"].data))
+    assert each[0] != each[1]
+    assert float(line.rpartition(" ")[2]) == pytest.approx(np.mean(each), rel=1e-4)
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 9])
