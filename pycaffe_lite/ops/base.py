@@ -244,8 +244,11 @@ class Ops:
         tail = _tail(window, spatial, pooled)
         size = tuple(p + s + t for p, s, t in zip(window.pad, spatial, tail, strict=True))
         padded = self.xp.zeros((*out.shape[:2], *size), dtype=out.dtype)
-        for tap in _offsets(window.kernel):
-            padded[_tap_slices(window, tap, pooled)] += share
+        if set(pooled) == {1}:  # global pooling: a loop over its taps would be one over the image
+            padded[_every(tuple(slice(k) for k in window.kernel))] = share
+        else:
+            for tap in _offsets(window.kernel):
+                padded[_tap_slices(window, tap, pooled)] += share
         out[...] = padded[_inner(window.pad, spatial)]
         return out
 
