@@ -46,7 +46,7 @@ def run(model: str, phase: int, weights: str | None) -> str:
         for name in net.inputs:
             blob = net.blobs[name]
             if blob.count:
-                blob.data[...] = draw.normal(size=blob.shape)
+                blob.data[...] = draw.standard_normal(blob.shape, dtype="f4")
         net.forward()
         net.backward()
     except (ModelError, MissingFileError) as error:
