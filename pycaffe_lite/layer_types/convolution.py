@@ -120,6 +120,9 @@ class Convolution(_Filters):
     outside the image). Parameters: weights (num_output, channels / group, *kernel) and, with
     bias_term, bias (num_output). Several bottoms of one shape share them, a top each.
     `engine: CAFFE` always takes the plain im2col and matrix product; CUDNN is the same as DEFAULT.
+    On the CPU many 3 x 3 convolutions are computed by Winograd's way, about 1e-5 of the largest
+    value off, where a NaN or infinity reaches up to 3 positions further and infinities become NaN;
+    PYCAFFE_LITE_WINOGRAD=0 in the environment turns that off.
     """
 
     def _channels(self) -> tuple[int, int]:

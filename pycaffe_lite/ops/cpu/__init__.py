@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base import Array, Ops, _tail
 from ..window import Window
-from . import batches, convolution, depthwise, gradients, lrn, pooling, threads
+from . import batches, convolution, depthwise, gradients, lrn, pooling, threads, winograd
 
 
 class CpuOps(Ops):
@@ -32,6 +32,8 @@ class CpuOps(Ops):
             return super().conv_forward(x, w, b, window, group, out)
         if depthwise.applies(conv):
             depthwise.forward(conv, b, self.scratch)
+        elif winograd.applies(conv):
+            winograd.forward(conv, b, self.scratch)
         elif batches.applies(conv, widest=16):
             batches.forward(conv, b, self.scratch)
         else:
