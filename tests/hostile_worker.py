@@ -18,19 +18,30 @@ import traceback
 import numpy as np
 
 import pycaffe_lite
-from pycaffe_lite import MissingFileError, ModelError
+from pycaffe_lite import MissingFileError, ModelError, work
 from pycaffe_lite.ops.window import Window
 
 LIMIT = int(os.environ["PYCAFFE_LITE_MEMORY"])
 SCRATCH = 4
 """What layers take on the way may be this times the net's limit: copies, columns, both passes."""
-MOST_TAPS = 20_000
-"""A kernel with more positions is real work, a loop over them, that no time limit should judge."""
+MOST_TAPS, MOST_WORK = 20_000, 10**9
+"""A kernel with more positions, or more multiplications, is real work: no time limit judges it."""
 
 
 def peak() -> int:
     """Bytes of memory this process has had at most."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def is_long(net: pycaffe_lite.Net) -> bool:
+    """Would a forward take long for a good reason?"""
+    windows = [getattr(layer, "window", None) for layer in net.layers]
+    total = 0
+    for name, layer in zip(net._layer_names, net.layers, strict=True):
+        ends = ([net.blobs[k] for k in names[name]] for names in (net.bottom_names, net.top_names))
+        total += work.multiply_adds(layer, *ends)
+    taps = max((w.taps for w in windows if isinstance(w, Window)), default=0)
+    return taps > MOST_TAPS or total > MOST_WORK
 
 
 def run(model: str, phase: int, weights: str | None) -> str:
@@ -39,9 +50,8 @@ def run(model: str, phase: int, weights: str | None) -> str:
         net = pycaffe_lite.Net(model, phase)
         if weights is not None:
             net.copy_from(weights)
-        windows = [getattr(layer, "window", None) for layer in net.layers]
-        if any(isinstance(w, Window) and w.taps > MOST_TAPS for w in windows):
-            return "ran: not, as its kernel is huge"
+        if is_long(net):
+            return "ran: not, as it would take long"
         draw = np.random.default_rng(1)
         for name in net.inputs:
             blob = net.blobs[name]
