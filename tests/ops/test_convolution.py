@@ -308,7 +308,7 @@ def small_blocks(
 ) -> None:
     """Blocks of all images and positions, or of one or two."""
     if request.param == "chunks":
-        for name, size in {"COLUMNS": 3000, "IMAGES": 12000, "OUTPUTS": 150}.items():
+        for name, size in {"STRIPS": 9000, "IMAGES": 12000, "OUTPUTS": 3000}.items():
             monkeypatch.setattr(batches, name, size)
 
 

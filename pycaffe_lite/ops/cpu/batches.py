@@ -1,44 +1,39 @@
 """Convolution of a batch of small images: the images are the innermost axis of everything.
 
 Rows of a few positions are gathered in runs as short, and multiplied image by image in products as
-small. Here a block of images is transposed to (C, *S, images) first: the columns of one row of
-positions then are runs of positions x images, and one product takes several rows. Transposing, here
-and back, moves a hundredth of what the columns hold. Two threads, ms before and after:
+small. Here a block of images is transposed to (rows, C, columns, images) first. For each tap of the
+last axes its columns are then copied in runs of positions x images: (rows, taps, C, positions x
+images), the *strips*. In them the column matrix of one row of positions is a view, the strips of as
+many rows as the kernel has: no column is copied once for each row of the kernel, and one product
+takes a row of positions of all images. Gradients of the image are added to strips likewise.
+Transposing, here and back, moves a hundredth of what the columns hold. For 64 images of (20, 12,
+12), 50 outputs and a kernel of 5 that is 0.9 of the time of gathering whole columns so, which was
+half of that with the images outermost; what remains is the products'.
 
-    images, outputs, kernel           forward         weights         data
-    64 x (20, 12, 12), 50, 5         3.4 to 1.8      4.1 to 2.3      5.4 to 2.4
-    64 x (64, 8, 8), 64, 3           4.3 to 2.6      5.4 to 3.6      6.6 to 2.8
-    100 x (32, 16, 16), 32, 5       21.0 to 12.8    25.0 to 16.3    34.5 to 18.9
-
-Each task has its own images, or rows of the column matrix, and adds in a fixed order.
+Each task has its own images and adds in a fixed order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ..window import Window
-from .columns import Box, boxes, lengths, span
-from .convolution import PRODUCT, Array, Scratch, Sizes
+from .convolution import Array, Scratch, Sizes
 from .pool import run
 from .threads import limited
 
 # Bytes of scratch a thread, together with what the other kernels keep below 8 MiB.
-COLUMNS = 2 << 20
+STRIPS = 2 << 20
 IMAGES = 1 << 20
-OUTPUTS = 1 << 19
+OUTPUTS = 1 << 20
 
 MOST = 64
 """Images of a block: of more, the transposed copies leave the cache."""
-
-Part = tuple[Any, ...]
-"""An index."""
 
 
 def applies(conv: Sizes, widest: int) -> bool:
@@ -49,7 +44,7 @@ def applies(conv: Sizes, widest: int) -> bool:
     for two threads.
     """
     return (
-        len(conv.window.kernel) > 0
+        len(conv.window.kernel) > 1
         and conv.cols[-1] <= widest
         and conv.window.stride[-1] == 1
         and conv.depth >= 128
@@ -60,12 +55,17 @@ def applies(conv: Sizes, widest: int) -> bool:
 
 
 def images_at_once(conv: Sizes, count: int) -> int:
-    """Images of a block: what the scratch holds, in as many blocks for each thread; 0: not one."""
+    """Images of a block: what the scratch holds, in as many blocks for each thread; 0: not one.
+
+    0, too, where strips are no columns: with one axis, or rows of the kernel that lie apart.
+    """
+    if len(conv.window.kernel) < 2 or conv.window.dilation[0] > 1:
+        return 0
     n, itemsize = conv.cols[0], conv.x.itemsize
     most = min(
         IMAGES // (conv.rows[0] * prod(_padded(conv)) * itemsize),
-        COLUMNS // (conv.depth * itemsize),
-        OUTPUTS // (conv.w.shape[1] * itemsize),
+        STRIPS // (prod(_strips(conv)) * itemsize),
+        OUTPUTS // (conv.w.shape[1] * prod(conv.cols[1:]) * itemsize),
         MOST,
     )
     if most < 1:
@@ -77,22 +77,22 @@ def images_at_once(conv: Sizes, count: int) -> int:
 def forward(conv: Sizes, b: Array | None, scratch: Scratch) -> None:
     """y = w * x + b, a task for each block of images and group."""
     bias = None if b is None else b.reshape(conv.w.shape[0], -1, 1)
-    _run_by_images(conv, partial(_forward, conv, bias, scratch))
+    _run_by_images(conv, partial(_forward, conv, _by_taps(conv.w), bias, scratch))
 
 
 def backward_data(conv: Sizes, scratch: Scratch) -> None:
     """conv.x = dx, the transpose of the convolution applied to conv.y = dy; tasks likewise."""
-    _run_by_images(conv, partial(_data, conv, scratch))
+    _run_by_images(conv, partial(_data, conv, _by_taps(conv.w), scratch))
 
 
 def backward_weights(conv: Sizes, scratch: Scratch) -> None:
-    """conv.w += dw, the sum of conv.y = dy times the columns; a task for each range of rows."""
-    with limited() as count:
-        group, outputs = conv.w.shape[:2]
-        share = -(-conv.depth * group // count)
-        most = max(1, min(PRODUCT // conv.x.itemsize // outputs, share))
-        tasks = [(g, rows) for g in range(group) for rows in boxes(conv.rows, most)]
-        run(lambda task: partial(_weights, conv, scratch, *task), tasks, count)
+    """conv.w += dw, the sum of conv.y = dy times the columns; tasks likewise, added in order."""
+    group, outputs, channels, *kernel = conv.w.shape
+    parts: dict[tuple[int, int], Array] = {}
+    _run_by_images(conv, partial(_weights, conv, parts, scratch))
+    for start, g in sorted(parts):
+        dw = parts[start, g].reshape(outputs, *kernel, channels)
+        conv.w[g] += np.moveaxis(dw, -1, 1)
 
 
 def _run_by_images(conv: Sizes, work: Callable[[range, int], None]) -> None:
@@ -104,55 +104,53 @@ def _run_by_images(conv: Sizes, work: Callable[[range, int], None]) -> None:
         run(lambda task: partial(work, *task), tasks, count)
 
 
-def _forward(conv: Sizes, bias: Array | None, scratch: Scratch, images: range, g: int) -> None:
-    x = _images(conv, scratch, images, g, conv.rows[0])
-    n, outputs = len(images), conv.w.shape[1]
-    w = conv.w[g].reshape(outputs, -1)
-    target = conv.y[images.start : images.stop, g].reshape(n, outputs, -1)
-    rows = tuple(range(k) for k in conv.rows)
-    for cols in _chunks(conv, conv.depth, n):
-        col = _columns(x, conv.window, rows, cols, scratch)
-        y = scratch("outputs", (outputs, col.shape[1]), x.dtype)
-        np.matmul(w, col, out=y)
-        if bias is not None:
-            y += bias[g]
-        target[..., span(cols, conv.cols[1:])] = np.moveaxis(y.reshape(outputs, -1, n), -1, 0)
+def _forward(
+    conv: Sizes, weights: Array, bias: Array | None, scratch: Scratch, images: range, g: int
+) -> None:
+    strips, w = _gathered(conv, scratch, images, g), weights[g]
+    y = scratch("outputs", (len(w), *conv.cols[1:], len(images)), w.dtype)
+    for row in range(conv.cols[1]):
+        np.matmul(w, _view(conv, strips, row), out=y[:, row].reshape(len(w), -1))
+    if bias is not None:
+        y.reshape(len(w), -1)[...] += bias[g]
+    conv.y[images.start : images.stop, g] = np.moveaxis(y, -1, 0)
 
 
-def _data(conv: Sizes, scratch: Scratch, images: range, g: int) -> None:
-    n, w = len(images), conv.w[g].reshape(conv.w.shape[1], -1).T
-    dx = scratch("phases", (conv.rows[0], *_padded(conv), n), conv.x.dtype)
+def _data(conv: Sizes, weights: Array, scratch: Scratch, images: range, g: int) -> None:
+    w, dy = weights[g].T, _outputs(conv, scratch, images, g)
+    strips = scratch("columns", (*_strips(conv), len(images)), w.dtype)
+    strips[...] = 0
+    for row in range(conv.cols[1]):
+        part = _view(conv, strips, row)
+        part += np.matmul(w, dy[row], out=scratch("product", part.shape, w.dtype))
+    dx = scratch("phases", _block(conv, images), w.dtype)
     dx[...] = 0
-    for cols in _chunks(conv, conv.depth, n):
-        dy = _outputs(conv, scratch, images, g, cols)
-        col = scratch("columns", (conv.depth, dy.shape[1]), dy.dtype)
-        np.matmul(w, dy, out=col)
-        col = col.reshape(*conv.rows, *lengths(cols), n)
-        for target, source in _sums(conv.window, cols):
-            part = dx[target]
-            part += col[source]
-    conv.x[images.start : images.stop, g] = np.moveaxis(dx[_inside(conv)], -1, 0)
+    for tap in np.ndindex(*conv.rows[2:]):
+        at = dx[_columns(conv, tap)]
+        at += strips[(slice(None), *tap)]
+    conv.x[images.start : images.stop, g] = dx[_inside(conv)].transpose(_to_images(dx.ndim))
 
 
-def _weights(conv: Sizes, scratch: Scratch, g: int, rows: Box) -> None:
-    """dw of some rows of the column matrix, added into conv.w."""
-    dw = conv.w[g].reshape(conv.w.shape[1], -1)[:, span(rows, conv.rows)]
-    product = scratch("product", dw.shape, dw.dtype)
-    total = scratch("total", dw.shape, dw.dtype)
-    total[...] = 0
-    step, n = images_at_once(conv, 1), conv.cols[0]
-    inner = (range(len(rows[0])), *rows[1:])
-    for start in range(0, n, step):
-        images = range(start, min(start + step, n))
-        x = _images(conv, scratch, images, g, len(rows[0]), rows[0].start)
-        for cols in _chunks(conv, dw.shape[1], len(images)):
-            col = _columns(x, conv.window, inner, cols, scratch)
-            np.matmul(_outputs(conv, scratch, images, g, cols), col.T, out=product)
+def _weights(
+    conv: Sizes, parts: dict[tuple[int, int], Array], scratch: Scratch, images: range, g: int
+) -> None:
+    """dw of some images, kept in `parts`: (O, taps x C)."""
+    strips, dy = _gathered(conv, scratch, images, g), _outputs(conv, scratch, images, g)
+    total = np.empty((conv.w.shape[1], conv.depth), dy.dtype)
+    product = scratch("product", total.shape, dy.dtype)
+    for row in range(conv.cols[1]):
+        np.matmul(dy[row], _view(conv, strips, row).T, out=product if row else total)
+        if row:
             total += product
-    dw += total
+    parts[images.start, g] = total
 
 
-# ---- blocks --------------------------------------------------------------------------------------
+# ---- blocks of images ----------------------------------------------------------------------------
+
+
+def _by_taps(w: Array) -> Array:
+    """(G, O/G, C/G, *K) -> (G, O/G, taps x C/G), the order of the strips' rows."""
+    return np.ascontiguousarray(np.moveaxis(w, 2, -1)).reshape(*w.shape[:2], -1)
 
 
 def _padded(conv: Sizes) -> tuple[int, ...]:
@@ -160,75 +158,67 @@ def _padded(conv: Sizes) -> tuple[int, ...]:
     return tuple(s + 2 * p for s, p in zip(conv.x.shape[3:], conv.window.pad, strict=True))
 
 
-def _inside(conv: Sizes) -> Part:
-    """Where an image lies in (C, *S with its pad, images)."""
+def _strips(conv: Sizes) -> tuple[int, ...]:
+    """(rows, *K, C, *P): the strips of one image; K and P without their first axis."""
+    return (_padded(conv)[0], *conv.rows[2:], conv.rows[0], *conv.cols[2:])
+
+
+def _block(conv: Sizes, images: range) -> tuple[int, ...]:
+    """(rows, C, *columns, images) with the pad."""
+    rows, *columns = _padded(conv)
+    return (rows, conv.rows[0], *columns, len(images))
+
+
+def _inside(conv: Sizes) -> tuple[slice, ...]:
+    """Where an image lies in a block."""
     spatial = zip(conv.window.pad, conv.x.shape[3:], strict=True)
-    return (slice(None), *(slice(p, p + s) for p, s in spatial))
+    rows, *columns = (slice(p, p + s) for p, s in spatial)
+    return (rows, slice(None), *columns)
 
 
-def _chunks(conv: Sizes, depth: int, images: int) -> list[Box]:
-    """Positions that one product takes: `depth` rows of columns of that many images."""
-    one = images * conv.x.itemsize
-    most = min(COLUMNS // (one * depth), OUTPUTS // (one * conv.w.shape[1]))
-    return list(boxes(conv.cols[1:], max(most, 1)))
+def _to_images(axes: int) -> tuple[int, ...]:
+    """From (rows, C, *columns, images) to (images, C, rows, *columns)."""
+    return (axes - 1, 1, 0, *range(2, axes - 1))
 
 
-def _images(
-    conv: Sizes, scratch: Scratch, images: range, g: int, channels: int, first: int = 0
-) -> Array:
-    """(channels, *S with its pad, images) of conv.x."""
-    part = conv.x[images.start : images.stop, g, first : first + channels]
-    x = scratch("phases", (channels, *_padded(conv), len(images)), part.dtype)
+def _gathered(conv: Sizes, scratch: Scratch, images: range, g: int) -> Array:
+    """The strips of some images of conv.x: (rows, *K, C, *P, images)."""
+    part = conv.x[images.start : images.stop, g]
+    x = scratch("phases", _block(conv, images), part.dtype)
     if any(conv.window.pad):
         x[...] = 0
-    x[_inside(conv)] = np.moveaxis(part, 0, -1)
-    return x
+    x[_inside(conv)] = part.transpose(2, 1, *range(3, part.ndim), 0)
+    strips = scratch("columns", (*_strips(conv), len(images)), x.dtype)
+    inner = x.strides[2:-1]
+    taps = [n * d for n, d in zip(inner, conv.window.dilation[1:], strict=True)]
+    steps = [n * s for n, s in zip(inner, conv.window.stride[1:], strict=True)]
+    strides = (x.strides[0], *taps, x.strides[1], *steps, x.strides[-1])
+    np.copyto(strips, as_strided(x, strips.shape, strides))
+    return strips
 
 
-def _outputs(conv: Sizes, scratch: Scratch, images: range, g: int, cols: Box) -> Array:
-    """(O, cols x images) of conv.y."""
-    part = conv.y[images.start : images.stop, g].reshape(len(images), conv.w.shape[1], -1)
-    source = np.moveaxis(part[..., span(cols, conv.cols[1:])], 0, -1)
-    out = scratch("outputs", source.shape, source.dtype)
-    np.copyto(out, source)
-    return out.reshape(len(out), -1)
-
-
-def _columns(x: Array, window: Window, rows: Box, cols: Box, scratch: Scratch) -> Array:
-    """x (C, *S with its pad, images) -> (rows, cols x images)."""
-    shape = (*lengths(rows), *lengths(cols), x.shape[-1])
-    out = scratch("columns", shape, x.dtype)
-    axes = zip(rows[1:], cols, window.dilation, window.stride, strict=True)
-    first = tuple(slice(k.start * d + p.start * s, None) for k, p, d, s in axes)
-    inner = x.strides[1:-1]
-    strides = (
-        x.strides[0],
-        *(n * d for n, d in zip(inner, window.dilation, strict=True)),
-        *(n * s for n, s in zip(inner, window.stride, strict=True)),
-        x.strides[-1],
+def _columns(conv: Sizes, tap: tuple[int, ...]) -> tuple[slice, ...]:
+    """Where in a block the positions of a tap of the last axes lie."""
+    window = conv.window
+    axes = zip(tap, conv.cols[2:], window.stride[1:], window.dilation[1:], strict=True)
+    return (
+        slice(None),
+        slice(None),
+        *(slice(t * d, t * d + (p - 1) * s + 1, s) for t, p, s, d in axes),
     )
-    corner = (slice(rows[0].start, None), *first)
-    np.copyto(out, as_strided(x[corner], shape, strides))
-    return out.reshape(prod(lengths(rows)), -1)
 
 
-@lru_cache(maxsize=256)
-def _sums(window: Window, cols: Box) -> list[tuple[Part, Part]]:
-    """Where in the padded images each part of the columns is added; in a part no place is twice.
+def _view(conv: Sizes, strips: Array, row: int) -> Array:
+    """(taps x C, positions x images): the columns of one row of positions."""
+    first = row * conv.window.stride[0]
+    rows = strips[first : first + conv.rows[1]]
+    return rows.reshape(conv.depth, -1)
 
-    A part is one tap, but of axes along which there is only one position all taps.
-    """
-    alone = 0
-    while alone < len(cols) - 1 and len(cols[alone]) == 1:
-        alone += 1
-    axes = list(zip(cols, window.stride, window.dilation, window.kernel, strict=True))
-    first = [slice(p.start * s, p.start * s + d * (k - 1) + 1, d) for p, s, d, k in axes[:alone]]
-    parts = []
-    for tap in np.ndindex(*window.kernel[alone:]):
-        rest = [
-            slice(p.start * s + t * d, (p.stop - 1) * s + t * d + 1, s)
-            for t, (p, s, d, _) in zip(tap, axes[alone:], strict=True)
-        ]
-        source = (*(slice(None),) * (1 + alone), *tap, *(0,) * alone)
-        parts.append(((slice(None), *first, *rest), source))
-    return parts
+
+def _outputs(conv: Sizes, scratch: Scratch, images: range, g: int) -> Array:
+    """(rows of positions, O, positions x images) of conv.y."""
+    part = conv.y[images.start : images.stop, g]
+    order = (2, 1, *range(3, part.ndim), 0)
+    out = scratch("outputs", tuple(part.shape[k] for k in order), part.dtype)
+    np.copyto(out, part.transpose(order))
+    return out.reshape(*out.shape[:2], -1)
