@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -126,8 +125,8 @@ def _data(conv: Sizes, weights: Array, scratch: Scratch, images: range, g: int) 
     dx = scratch("phases", _block(conv, images), w.dtype)
     dx[...] = 0
     for tap in np.ndindex(*conv.rows[2:]):
-        at = dx[_columns(conv, tap)]
-        at += strips[(slice(None), *tap)]
+        target, source = dx[_columns(conv, tap)], (slice(None), *tap)
+        target += strips[source]
     conv.x[images.start : images.stop, g] = dx[_inside(conv)].transpose(_to_images(dx.ndim))
 
 
