@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pycaffe_lite.ops.base import Ops
-from pycaffe_lite.ops.cpu import CpuOps
+from pycaffe_lite.ops.cpu import CpuOps, pooling
+from pycaffe_lite.ops.cpu.threads import set_num_threads
 from pycaffe_lite.ops.window import Window
 
 P = [
@@ -231,6 +232,27 @@ def test_large_planes(
     )
     turned = np.ascontiguousarray(x.swapaxes(2, 3)).swapaxes(2, 3)
     np.testing.assert_array_equal(pool_max(ops, turned, window)[0], expected)
+
+
+@pytest.mark.parametrize("planes", [1, 400, 2000])
+@pytest.mark.parametrize("seed", range(40, 50))
+def test_max_by_blocks_on_two_threads(
+    seed: int, planes: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pooling, "PLANES", planes)
+    monkeypatch.setattr(pooling, "MANY", 0)
+    window = Window((1 + seed % 4, 3), (2, 1 + seed % 3), (0, seed % 3))
+    x = rng.standard_normal((3, 5, 9 + seed % 5, 11)).astype(np.float32)
+    x[1, 2] = np.nan
+    pooled = (3, 5, *window.pool_shape(x.shape[2:]))
+    got, expected = (np.empty(pooled, np.float32) for _ in range(2))
+    set_num_threads(2)
+    try:
+        CpuOps().pool_max(x[::-1], window, got, None)
+    finally:
+        set_num_threads(None)
+    Ops().pool_max(x[::-1], window, expected, None)
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_empty_batch(ops: Ops) -> None:

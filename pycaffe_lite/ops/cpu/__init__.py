@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -87,7 +88,8 @@ class CpuOps(Ops):
         lowest = float(np.finfo(x.dtype).min)
         tail = _tail(window, spatial, pooled)
         if mask is None:
-            pooling.largest(self._pad(x, window.pad, tail, lowest), window, out)
+            pad = partial(self._pad, before=window.pad, after=tail, value=lowest)
+            pooling.largest_by_blocks(x, pad, window, out)
             return out
         first = self._plane_index(window, (0,) * len(spatial), spatial, pooled)
         step = max(1, pooling.BLOCK // max(1, prod(x.shape[1:])))

@@ -8,12 +8,17 @@ taps) to 1.0 ms. Without the mask, blocks that fit into the cache gained nothing
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..window import Window
+from .columns import Box, boxes
+from .pool import run
+from .threads import limited
 
 Array = Any
 Shape = tuple[int, ...]
@@ -22,16 +27,36 @@ BLOCK = 1 << 18
 """Values of the images that are pooled at once with a mask, so that the passes are in the cache."""
 
 
+PLANES = 1 << 17
+"""Values of the planes that are pooled at once without one."""
+
+MANY = 1 << 21
+"""Values, a millisecond or two, from which several threads pool."""
+
+
+def largest_by_blocks(x: Array, pad: Callable[[Array], Array], window: Window, out: Array) -> None:
+    """x (N, C, *S) -> out (N, C, *P), as `largest` of pad(x), by blocks of planes."""
+    blocks = list(boxes(x.shape[:2], max(1, PLANES // max(1, prod(x.shape[2:])))))
+
+    def work(block: Box) -> None:
+        part = tuple(slice(r.start, r.stop) for r in block)
+        largest(pad(x[part]), window, out[part])
+
+    if x.size < MANY:
+        run(lambda block: partial(work, block), blocks, 1)
+        return
+    with limited() as count:
+        run(lambda block: partial(work, block), blocks, count)
+
+
 def largest(padded: Array, window: Window, out: Array) -> None:
     """padded (N, C, *S) -> out (N, C, *P): the largest number of each window, at least the lowest
     finite one; NaN counts for nothing."""
     value = padded
-    for axis in reversed(range(len(window.kernel))):
-        stride, count = window.stride[axis], out.shape[2 + axis]
+    for axis, (stride, kernel) in enumerate(zip(window.stride, window.kernel, strict=True)):
+        count = out.shape[2 + axis]
         before = (slice(None),) * (2 + axis)
-        slices = (
-            slice(t, t + (count - 1) * stride + 1, stride) for t in range(window.kernel[axis])
-        )
+        slices = (slice(t, t + (count - 1) * stride + 1, stride) for t in range(kernel))
         taps = [value[before + (part,)] for part in slices]
         value = np.fmax(taps[0], taps[-1])
         for tap in taps[1:-1]:
