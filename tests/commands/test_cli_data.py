@@ -276,7 +276,7 @@ NET = """
 layer { name: 'd' type: 'Data' top: 'x' top: 'y' data_param { source: 'in' batch_size: 2
   backend: LMDB } }
 layer { name: 'c' type: 'Convolution' bottom: 'x' top: 'c/1'
-  convolution_param { num_output: 4 kernel_size: 2 weight_filler { type: 'xavier' } } }
+  convolution_param { num_output: 7 kernel_size: 2 weight_filler { type: 'xavier' } } }
 layer { name: 'f' type: 'InnerProduct' bottom: 'c/1' top: 'file'
   inner_product_param { num_output: 6 weight_filler { type: 'xavier' } } }
 layer { name: 'l' type: 'SoftmaxWithLoss' bottom: 'file' bottom: 'y' top: 'loss' }
@@ -287,13 +287,13 @@ layer { name: 'l' type: 'SoftmaxWithLoss' bottom: 'file' bottom: 'y' top: 'loss'
 def features(tmp_path, monkeypatch):
     """A net over five images, its weights, and what it computes in two batches of two."""
     monkeypatch.chdir(tmp_path)
-    images = np.random.default_rng(6).integers(0, 256, (5, 3, 4, 5), dtype=np.uint8)
+    images = np.random.default_rng(6).integers(0, 256, (5, 3, 4, 6), dtype=np.uint8)
     fill("in", images, [4, 0, 1, 5, 2])
     Path("net.prototxt").write_text(NET)
     net = caffe.Net("net.prototxt", caffe.TEST)
     net.save("net.caffemodel")
     weight, bias = (net.params["c"][k].data.astype(np.float64) for k in (0, 1))
-    conv = np.zeros((4, 4, 3, 4))
+    conv = np.zeros((4, 7, 3, 5))
     for n, o, i, j in np.ndindex(conv.shape):
         conv[n, o, i, j] = (images[n, :, i : i + 2, j : j + 2] * weight[o]).sum() + bias[o]
     product = conv.reshape(4, -1) @ net.params["f"][0].data.astype(np.float64).T
