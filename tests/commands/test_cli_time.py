@@ -72,6 +72,7 @@ def test_table_in_phase_train(args, capsys):
     assert rows["conv"][0] == "Convolution"
     assert float(rows["conv"][1]) > 0
     assert float(rows["conv"][2]) > 0
+    assert rows["conv"][-2] == f"{4 * (2 * 4 * 7 * 5) / 1e6:.3f}"
     assert rows["ip"][-1] == f"{4 * (4 * 7 * 5 * 5 + 5) / 1e6:.3f}"
 
 

@@ -94,6 +94,16 @@ def test_a_wrong_weight_is_found_and_nothing_written(
     assert "not verified" in capsys.readouterr().out
 
 
+def test_blobs_of_which_nothing_is_known_are_named(files: Any, capsys: Capture) -> None:
+    model, weights, out = files
+    Net(model, TEST).save(weights)  # its fillers: all 0
+    assert main(["to-onnx", model, weights, "-o", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (said,) = [line for line in lines if "nothing is known" in line]
+    assert said.startswith("3 blobs were 0 on all inputs")
+    assert said.endswith(": conv, fc")
+
+
 def test_weights_in_a_file_of_their_own(files: Any, capsys: Capture) -> None:
     model, weights, out = files
     plain = out.with_name("plain.onnx")
