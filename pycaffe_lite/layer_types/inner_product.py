@@ -8,6 +8,7 @@ from typing import Any
 from ..blob import canonical_axis
 from ..errors import ModelError
 from ..layer import Layer
+from ..ops.window import Window
 
 
 class InnerProduct(Layer):
@@ -41,10 +42,16 @@ class InnerProduct(Layer):
         top[0].reshape(*shape[: self.axis], self.outputs)
 
     def forward(self, bottom: Any, top: Any) -> None:
-        y = self._rows(top[0].data, self.outputs)
-        self.xp.matmul(self._rows(bottom[0].data, self.size), self._weights().T, out=y)
-        if self.param.bias_term:
-            y += self.params[1].data
+        x, y = self._rows(bottom[0].data, self.size), self._rows(top[0].data, self.outputs)
+        b = self.params[1].data if self.param.bias_term else None
+        if (
+            len(x) == 1
+        ):  # a convolution without positions, for which backends have ways of their own
+            self.ops.conv_forward(x, self._weights(), b, Window(()), 1, y)
+            return
+        self.xp.matmul(x, self._weights().T, out=y)
+        if b is not None:
+            y += b
 
     def backward(self, top: Any, propagate_down: Any, bottom: Any) -> None:
         dy, wanted = self._rows(top[0].diff, self.outputs), self.param_propagate_down

@@ -11,7 +11,17 @@ import numpy as np
 
 from ..base import Array, Ops, _tail
 from ..window import Window
-from . import batches, convolution, depthwise, gradients, lrn, pooling, threads, winograd
+from . import (
+    batches,
+    convolution,
+    depthwise,
+    gradients,
+    inner_product,
+    lrn,
+    pooling,
+    threads,
+    winograd,
+)
 
 
 class CpuOps(Ops):
@@ -28,6 +38,9 @@ class CpuOps(Ops):
         self, x: Array, w: Array, b: Array | None, window: Window, group: int, out: Array
     ) -> Array:
         """x (N, C, *S), w (O, C/G, *K), b (O) or None -> out (N, O, *P), by tiles of positions."""
+        if x.ndim == 2 and len(x) == group == 1:
+            inner_product.forward(x[0], w, b, out[0])
+            return out
         conv = convolution.sizes(x, w, out, window, group)
         if conv is None:
             return super().conv_forward(x, w, b, window, group, out)
