@@ -231,6 +231,19 @@ def test_snapshot_prefix(setting, expected, tmp_path):
     assert (tmp_path / f"{expected}_iter_0.solverstate").exists()
 
 
+def test_the_prefix_of_a_message_is_taken_as_it_is(tmp_path):
+    """Only files have a name to put behind that of a folder."""
+    write_problem(tmp_path)
+    param = caffe_pb2.SolverParameter(
+        base_lr=0.01, lr_policy="fixed", snapshot_prefix=f"{tmp_path}/"
+    )
+    param.net_param.CopyFrom(prototxt.parse_net(regression(tmp_path)))
+    solver = get_solver(param)
+    solver.step(1)
+    solver.snapshot()
+    assert (tmp_path / "_iter_1.solverstate").exists()
+
+
 # ---- pycaffe's interface -----------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -93,10 +94,14 @@ def test_long_parameters_go_block_by_block(kind, tmp_path, monkeypatch):
     check_steps(solver, hand)
 
 
-@pytest.mark.parametrize("momentum", [0, 0.5])
-@pytest.mark.parametrize("kind", ["SGD", "Nesterov"])
+@pytest.mark.parametrize(
+    ("kind", "momentum"),
+    [("SGD", 0), ("SGD", 0.5), ("Nesterov", 0), ("Nesterov", 0.5), ("AdaDelta", 0.5)],
+)
 def test_other_momenta(kind, momentum, tmp_path, monkeypatch):
-    monkeypatch.setitem(KINDS, kind, (f"momentum: {momentum}", dict(momentum=momentum)))
+    text, settings = KINDS[kind]
+    text = re.sub(r"momentum: \S+", f"momentum: {momentum}", text)
+    monkeypatch.setitem(KINDS, kind, (text, {**settings, "momentum": momentum}))
     solver, hand = pair(tmp_path, kind, "base_lr: 0.1", lr=0.1)
     check_steps(solver, hand)
 
