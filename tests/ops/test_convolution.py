@@ -154,6 +154,7 @@ def tiled(
     """All work on the pool, with scratch of a few positions or less."""
     size = {"whole": 4 << 20, "tiles": 4000, "cut rows": 300}[request.param]
     monkeypatch.setattr(convolution, "SMALL", 0)
+    monkeypatch.setattr(convolution, "POOLED", 0)
     monkeypatch.setattr(gradients, "LARGE", 0)
     monkeypatch.setattr(gradients, "SOME", 0)
     monkeypatch.setattr(columns, "PHASES", size)

@@ -2,12 +2,13 @@
 
 A tile is the columns of some output positions, (C/G * taps, positions), multiplied straight into
 the output by one `np.matmul`. Below `SMALL` the calling thread gathers and BLAS's own threads
-multiply; above, tasks on a pool do both, with BLAS held to one thread.
+multiply (below `TINY` one of them); above, tasks on a pool do both, with BLAS held to one thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import numpy as np
 from ..window import Window
 from .columns import Box, boxes, gather, lengths, span
 from .pool import Begin, run
-from .threads import limited
+from .threads import is_limited, limited
 
 Array = Any
 Scratch = Callable[[str, tuple[int, ...], Any], Array]
@@ -37,6 +38,15 @@ times. Where the two CPUs share no cache (a virtual machine may move between the
 second thread fetches columns that the first has just written, and the calling thread takes about
 1.5 times the pool's time; nothing tells that from here.  benchmarks/conv_thresholds.py
 """
+
+TINY = 20e6
+"""Multiplications, half a millisecond at most, below which one thread does everything, with BLAS's
+own held back. Those gain little in products as short, and where others keep the CPUs busy each product
+waits for both of them: on two CPUs with a load of 6 SqueezeNet took 153 ms (median, least 50) with
+BLAS's threads, 44 (16) without."""
+
+POOLED = 100e6
+"""What `SMALL` is where BLAS is held to one thread anyway."""
 
 MANY, BATCH = 16, 15e6
 """Images, and multiplications, from which a batch goes to the pool: a task is a few long calls for
@@ -125,11 +135,12 @@ def is_flat(x: Array) -> bool:
 def forward(conv: Sizes, b: Array | None, scratch: Scratch) -> None:
     """y = w * x + b, by tiles or, for a pointwise window, straight from x."""
     bias = None if b is None else b.reshape(conv.w.shape[0], -1, 1)
-    if conv.work < SMALL and not conv.is_batch:
-        _forward(conv, bias, scratch, 1)
+    if conv.is_batch or conv.work >= (POOLED if is_limited() else SMALL):
+        with limited() as count:
+            _forward(conv, bias, scratch, count)
         return
-    with limited() as count:
-        _forward(conv, bias, scratch, count)
+    with limited() if conv.work < TINY else nullcontext():
+        _forward(conv, bias, scratch, 1)
 
 
 def _forward(conv: Sizes, bias: Array | None, scratch: Scratch, count: int) -> None:

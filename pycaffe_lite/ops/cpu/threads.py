@@ -172,6 +172,11 @@ def limited() -> Iterator[int]:
         yield _chosen if _chosen is not None else min(get_num_threads(), _allowed())
 
 
+def is_limited() -> bool:
+    """True where a kernel of this scope has taken the limit, or began with it."""
+    return _scope.holds
+
+
 def _hold() -> None:
     if not _scope.holds:
         _scope.holds = True  # first: an interrupt in between then still ends in a drop
