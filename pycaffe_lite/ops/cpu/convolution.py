@@ -41,9 +41,9 @@ second thread fetches columns that the first has just written, and the calling t
 
 TINY = 20e6
 """Multiplications, half a millisecond at most, below which one thread does everything, with BLAS's
-own held back. Those gain little in products as short, and where others keep the CPUs busy each product
-waits for both of them: on two CPUs with a load of 6 SqueezeNet took 153 ms (median, least 50) with
-BLAS's threads, 44 (16) without."""
+own held back. Those gain little in products as short, and where others keep the CPUs busy each
+product waits for both of them: on two CPUs with a load of 6 SqueezeNet took 153 ms (median, least
+50) with BLAS's threads, 44 (16) without."""
 
 POOLED = 100e6
 """What `SMALL` is where BLAS is held to one thread anyway."""
