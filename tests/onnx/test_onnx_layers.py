@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime
 import pytest
 from harness import make_net
 from onnx_cases import assert_same, fill, one_layer, ops_of
 
 X = (2, 3, 5, 7)
+RUNTIME = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 ACTIVATIONS = [
     "type: 'ReLU'",
@@ -158,6 +160,8 @@ def test_pooling_sizes(pool: str, param: str, size: tuple[int, int]) -> None:
     """As files have them; with sizes that are open ONNX rounds and counts by itself."""
     net = one_layer(f"type: 'Pooling' pooling_param {{ pool: {pool} {param} }}", [(1, 2, *size)])
     assert_same(net)
+    if pool == "AVE" and "pad" in param and RUNTIME < (1, 24):
+        pytest.skip("onnxruntime before 1.24 joins a Pad and an average rounded up wrongly")
     assert_same(net, sizes="dynamic")
 
 
