@@ -255,6 +255,11 @@ def test_a_pad_that_leaves_no_room(detector, pad):
         detector(context_pad=pad)
 
 
+def test_pads_as_wide_as_the_input_leave_no_room(detector):
+    with pytest.raises(ModelError, match="context_pad 4 leaves no room"):
+        detector(dims=(2, 3, 8, 12), context_pad=4)
+
+
 def test_too_little_of_a_window(detector, rng):
     net = detector(context_pad=PAD)
     with pytest.raises(ModelError, match=r"window \[-139.0, .*too little of it is in the image"):
