@@ -14,6 +14,9 @@ from .part import is_automatic
 KINDS = ("random", "zeros", "large", "negative")
 """Of values: normal ones of deviation 1; zeros; normal ones of deviation 100; none above 0."""
 
+_KEEPING_ORDER = {"Reshape", "Flatten"}
+"""Layers that only say the shape anew."""
+
 Shape = tuple[int, ...]
 Draw = np.random.Generator
 Special = Callable[[Layer, list[Shape], Shape, Draw], np.ndarray]
@@ -31,7 +34,7 @@ def values(net: Net, kind: str, draw: Draw) -> dict[str, np.ndarray]:
         if x is None:
             x = draw.normal(size=net.blobs[name].shape)
             x = {"zeros": 0 * x, "large": 100 * x, "negative": -np.abs(x)}.get(kind, x)
-        found[name] = x.astype("float32")
+        found[name] = np.asarray(x, "float32")  # NumPy draws for shape () a number, no array
     return found
 
 
@@ -39,12 +42,14 @@ def _special(net: Net, index: int, shape: Shape, draw: Draw) -> np.ndarray | Non
     """The values of an input that cannot be any, as the layers that read it say."""
     same = {index}
     for layer, (bottom, top) in zip(net.layers, net._wiring.ids, strict=True):
-        if is_automatic(layer.spec) and bottom[0] in same:
+        is_same = is_automatic(layer.spec) or layer.type in _KEEPING_ORDER
+        if is_same and bottom[0] in same:
             same.update(top)
         for k, i in enumerate(bottom):
             rule = _RULES.get((layer.type, k)) or _RULES.get((layer.type, k - len(bottom)))
             if i in same and rule is not None:
-                return rule(layer, [net._blobs[j].shape for j in (*bottom, *top)], shape, draw)
+                shapes = [net._blobs[j].shape for j in (*bottom, *top)]
+                return np.reshape(rule(layer, shapes, net._blobs[i].shape, draw), shape)
     return None
 
 

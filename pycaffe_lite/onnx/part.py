@@ -70,11 +70,25 @@ def part_of(net: Net, end: Sequence[str] = (), raw_heads: bool = False) -> Part:
 def _sharing(net: Net, spec: Any) -> Net:
     """A net of its own with the parameters of `net`, and the shapes of its blobs."""
     new = Net(spec, TEST)
-    new.share_with(net)
+    _share(new, net)
     for name in new.inputs:
         new.blobs[name].reshape(*net.blobs[name].shape)
     new.reshape()
     return new
+
+
+def _share(new: Net, net: Net) -> None:
+    """Not by the name alone, which several layers may have; `new` has some layers, in order."""
+    left = iter(net.layers)
+    for layer in new.layers:
+        if layer.blobs:
+            source = next(other for other in left if _identity(other) == _identity(layer))
+            for ours, theirs in zip(layer.blobs, source.blobs, strict=True):
+                ours.share_data(theirs)
+
+
+def _identity(layer: Layer) -> tuple[str, str, list[str]]:
+    return layer.name, layer.type, list(layer.spec.top)
 
 
 def without_splits(spec: Any) -> Any:

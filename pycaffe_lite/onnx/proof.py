@@ -24,6 +24,15 @@ Arrays = dict[str, np.ndarray]
 _OWN_SHARE = 0.3
 """What part of the tolerance each layer by itself may use where rounding has grown beyond it."""
 
+_NOISE = 0.1
+"""How much noise stands for rounding: this part of the tolerance, of a channel's largest value."""
+
+_MARGIN = 10
+"""A difference may be so many times what the noise moves."""
+
+_DRAWS = 2
+"""How often noise is drawn."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -33,7 +42,7 @@ class Row:
     `run` says on which inputs. `own` is the same difference where the layer gets the model's
     values for its bottoms, measured where a run is beyond the tolerance: it tells the layer that
     computes something else from those that only hand it on. `before` is the largest `own` of this
-    and all layers before.
+    and all layers before, `moved` the difference that noise in all layers before makes in the net.
     """
 
     layer: str
@@ -46,15 +55,23 @@ class Row:
     largest: float
     own: float | None = None
     before: float = np.inf
+    moved: float = 0.0
 
     def excess(self, tolerance: float) -> float:
         """Above 1: something else is computed. NaN counts as infinite.
 
         1 where each layer by itself is right to a third of the tolerance, and rounding has grown:
-        a sigmoid of values of 10^6 that were added in another order may be anything.
+        a sigmoid of values of 10^6 that were added in another order may be anything. Noise must
+        grow as much: what is wrong in a channel of small values is small beside the blob's largest.
         """
         relative = order(self.relative) / max(tolerance, 1e-30)
-        return min(relative, 1.0) if self.before <= _OWN_SHARE * tolerance else relative
+        is_right = self.before <= _OWN_SHARE * tolerance
+        return min(relative, 1.0) if is_right and self.is_moved else relative
+
+    @property
+    def is_moved(self) -> bool:
+        """Is the difference one that noise makes too?"""
+        return self.difference <= _MARGIN * self.moved
 
 
 @dataclass(frozen=True)
@@ -111,6 +128,7 @@ def prove(part: Part, model: Model, freedom: Freedom, tolerance: float, seed: in
             new = _rows(part.net, model.tops, feeds, [found, _run(itself, feeds)], run)
             if any(row.excess(tolerance) > 1 for row in new):
                 new = _with_own(part.net, model.tops, feeds | found, new)
+                new = _with_noise(part.net, model.tops, feeds, new, tolerance)
             del found  # all blobs of a large net may be gigabytes
         seen.update(k for k, row in enumerate(new) if row.largest)
         for k, row in enumerate(new):
@@ -148,6 +166,35 @@ def _own(net: Net, top: Top, found: Arrays) -> Row:
         data[...] = given
     net._forward(top.layer, top.layer)
     return _compare(top, net._blobs[top.blob_index].data, found[top.value], "")
+
+
+def _with_noise(
+    net: Net, tops: list[Top], feeds: Arrays, rows: list[Row], tolerance: float
+) -> list[Row]:
+    """The same rows; those beyond the tolerance with what noise in all layers before moves."""
+    draw = np.random.default_rng(0)
+    quiet: dict[int, np.ndarray] = {}
+    for k, (_, data) in enumerate(_forward(net, tops, feeds)):
+        if not rows[k].relative <= tolerance:
+            quiet[k] = data.copy()
+    new = list(rows)
+    for _ in range(_DRAWS):
+        for k, (top, data) in enumerate(_forward(net, tops, feeds)):
+            if k in quiet:
+                moved = order(_compare(top, quiet[k], data, "").difference)
+                new[k] = replace(new[k], moved=max(new[k].moved, moved))
+            _disturb(data, _NOISE * tolerance, draw)
+    return new
+
+
+def _disturb(data: np.ndarray, noise: float, draw: np.random.Generator) -> None:
+    """Add noise, relative to each channel's largest value; not to whole numbers, as indices are."""
+    with np.errstate(invalid="ignore"):
+        if not data.size or (data == np.rint(data)).all():
+            return
+    others = tuple(k for k in range(data.ndim) if k != 1)
+    sizes = np.where(np.isfinite(data), np.abs(data), 0).max(axis=others, keepdims=True)
+    data += (noise * sizes * draw.uniform(-1, 1, data.shape)).astype(data.dtype)
 
 
 def _runs(freedom: Freedom) -> Iterator[tuple[str, str, tuple[dict[str, tuple[int, ...]], int]]]:

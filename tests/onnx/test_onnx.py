@@ -334,6 +334,55 @@ def test_what_rounding_has_grown_to_is_not_wrong() -> None:
     assert "fc" in [row.layer for row in proof.wrong]
 
 
+def test_rounding_hides_no_error_in_a_channel_of_small_values() -> None:
+    """Beside 10^6 in one channel a wrong factor of the others is nothing, but tanh sees it."""
+    net = make_net(
+        "input: 'x' input_shape { dim: [2, 3, 5, 6] }"
+        "layer { name: 's' type: 'Scale' bottom: 'x' top: 's' }"
+        "layer { name: 'y' type: 'TanH' bottom: 's' top: 'y' }"
+    )
+    net.params["s"][0].data[...] = [1e6, 2, 1]
+    model = convert(net)
+    assert model.prove().wrong == []
+    model.model.initializers["s/param0"] = np.float32([1e6, 3, 1]).reshape(3, 1, 1)
+    proof = model.prove()
+    assert proof.rows[1].own is not None
+    assert proof.rows[1].own < 1e-5
+    assert [row.layer for row in proof.wrong] == ["y"]
+
+
+def test_layers_of_one_name_keep_their_own_parameters() -> None:
+    layer = (
+        "layer {{ name: 'twin' type: 'InnerProduct' bottom: '{}' top: '{}'"
+        " inner_product_param {{ num_output: 4 }} }}"
+    )
+    net = make_net(
+        "input: 'x' input_shape { dim: [3, 4] }"
+        + layer.format("x", "a")
+        + "layer { name: 'twin' type: 'TanH' bottom: 'a' top: 'b' }"
+        + layer.format("b", "c")
+    )
+    fill(net)
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
+    expected = net.forward(x=x)["c"]
+    np.testing.assert_allclose(run_model(convert(net), {"x": x})["c"], expected, rtol=1e-5)
+
+
+def test_a_sequences_flags_are_drawn_where_a_reshape_hands_them_on() -> None:
+    net = make_net(
+        "input: 'x' input_shape { dim: [5, 2, 3] } input: 'flags' input_shape { dim: 10 }"
+        "layer { name: 'cont' type: 'Reshape' bottom: 'flags' top: 'cont'"
+        " reshape_param { shape { dim: 5 dim: 2 } } }"
+        "layer { name: 'y' type: 'LSTM' bottom: 'x' bottom: 'cont' top: 'y'"
+        " recurrent_param { num_output: 4 } }"
+    )
+    assert_same(fill(net))
+
+
+def test_a_second_bottom_without_axes() -> None:
+    assert_same(one_layer("type: 'Scale' scale_param { axis: 0 }", [(2, 3, 4), ()]))
+
+
 def test_infinities_of_both_are_equal() -> None:
     net = one_layer("type: 'Exp' exp_param { scale: 100 }", [(2, 3)])
     assert_same(net, tolerance=1e-4)
