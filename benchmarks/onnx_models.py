@@ -32,8 +32,12 @@ def randomize(net: pycaffe_lite.Net, seed: int = 1) -> None:
     values of 10^9 at its end, and then everything hangs on rounding.
     """
     draw = np.random.default_rng(seed)
+    indices = {
+        b for layer in net.layers if layer.type == "Embed" for b in net.bottom_names[layer.name]
+    }
     for name in net.inputs:
-        net.blobs[name].data[...] = draw.normal(size=net.blobs[name].shape)
+        data = net.blobs[name].data
+        data[...] = 0 if name in indices else draw.normal(size=data.shape)
     for index, layer in enumerate(net.layers):
         for k, blob in enumerate(layer.blobs):
             blob.data[...] = _values(layer, k, blob.shape, draw)
