@@ -8,7 +8,6 @@ from typing import Any
 from ..blob import canonical_axis
 from ..errors import ModelError
 from ..layer import Layer
-from ..ops.window import Window
 
 
 class InnerProduct(Layer):
@@ -43,15 +42,9 @@ class InnerProduct(Layer):
 
     def forward(self, bottom: Any, top: Any) -> None:
         x, y = self._rows(bottom[0].data, self.size), self._rows(top[0].data, self.outputs)
-        b = self.params[1].data if self.param.bias_term else None
-        if (
-            len(x) == 1
-        ):  # a convolution without positions, for which backends have ways of their own
-            self.ops.conv_forward(x, self._weights(), b, Window(()), 1, y)
-            return
-        self.xp.matmul(x, self._weights().T, out=y)
-        if b is not None:
-            y += b
+        self.ops.matmul(x, self._weights().T, y)
+        if self.param.bias_term:
+            y += self.params[1].data
 
     def backward(self, top: Any, propagate_down: Any, bottom: Any) -> None:
         dy, wanted = self._rows(top[0].diff, self.outputs), self.param_propagate_down
@@ -60,10 +53,11 @@ class InnerProduct(Layer):
             db += dy.sum(axis=0)
         if wanted[0]:
             x, dw = self._rows(bottom[0].data, self.size), self.params[0].diff
-            dw += x.T @ dy if self.param.transpose else dy.T @ x
+            a, b = (x, dy) if self.param.transpose else (dy, x)
+            dw += self.ops.matmul(a.T, b, self.xp.empty_like(dw))
         if propagate_down[0]:
             dx = self._rows(bottom[0].diff, self.size)
-            self.xp.matmul(dy, self._weights(), out=dx)
+            self.ops.matmul(dy, self._weights(), dx)
 
     def _weights(self) -> Any:
         """(num_output, K) whichever way they are stored."""

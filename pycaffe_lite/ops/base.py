@@ -337,6 +337,12 @@ class Ops:
             out[:, :-d] += values[:, d:]
         return out
 
+    # ---- products -----------------------------------------------------------------------------
+
+    def matmul(self, a: Array, b: Array, out: Array) -> Array:
+        """a (M, K), b (K, N) -> out (M, N)."""
+        return self.xp.matmul(a, b, out=out)
+
     # ---- softmax ------------------------------------------------------------------------------
 
     def softmax(self, x: Array, axis: int, out: Array) -> Array:

@@ -16,9 +16,9 @@ from . import (
     convolution,
     depthwise,
     gradients,
-    inner_product,
     lrn,
     pooling,
+    products,
     threads,
     winograd,
 )
@@ -38,9 +38,6 @@ class CpuOps(Ops):
         self, x: Array, w: Array, b: Array | None, window: Window, group: int, out: Array
     ) -> Array:
         """x (N, C, *S), w (O, C/G, *K), b (O) or None -> out (N, O, *P), by tiles of positions."""
-        if x.ndim == 2 and len(x) == group == 1:
-            inner_product.forward(x[0], w, b, out[0])
-            return out
         conv = convolution.sizes(x, w, out, window, group)
         if conv is None:
             return super().conv_forward(x, w, b, window, group, out)
@@ -93,6 +90,10 @@ class CpuOps(Ops):
             super().conv_backward_weights(x[i : i + step], dy[i : i + step], window, group, out)
         return out
 
+    def matmul(self, a: Array, b: Array, out: Array) -> Array:
+        """a (M, K), b (K, N) -> out (M, N), in parts on all threads."""
+        return products.matmul(a, b, out)
+
     def pool_max(self, x: Array, window: Window, out: Array, mask: Array | None) -> Array:
         """(N, C, *S) -> out (N, C, *P), mask int32 (N, C, *P) or None; values as the generic."""
         spatial, pooled = x.shape[2:], out.shape[2:]
@@ -105,13 +106,14 @@ class CpuOps(Ops):
             pooling.largest_by_blocks(x, pad, window, out)
             return out
         first = self._plane_index(window, (0,) * len(spatial), spatial, pooled)
-        step = max(1, pooling.BLOCK // max(1, prod(x.shape[1:])))
-        for i in range(0, len(x), step):
-            part = slice(i, i + step)
+
+        def work(part: slice) -> None:
             padded = self._pad(x[part], window.pad, tail, lowest)
             pooling.largest_at(padded, window, spatial, out[part], mask[part])
             mask[part] += first
             mask[part][out[part] == lowest] = -1
+
+        pooling.by_images(x, work)
         return out
 
     def pool_max_backward(self, dy: Array, mask: Array, window: Window, out: Array) -> Array:

@@ -2,13 +2,12 @@
 
 A tile is the columns of some output positions, (C/G * taps, positions), multiplied straight into
 the output by one `np.matmul`. Below `SMALL` the calling thread gathers and BLAS's own threads
-multiply (below `TINY` one of them); above, tasks on a pool do both, with BLAS held to one thread.
+multiply; above, tasks on a pool do both, with BLAS held to one thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
@@ -39,14 +38,10 @@ second thread fetches columns that the first has just written, and the calling t
 1.5 times the pool's time; nothing tells that from here.  benchmarks/conv_thresholds.py
 """
 
-TINY = 20e6
-"""Multiplications, half a millisecond at most, below which one thread does everything, with BLAS's
-own held back. Those gain little in products as short, and where others keep the CPUs busy each
-product waits for both of them: on two CPUs with a load of 6 SqueezeNet took 153 ms (median, least
-50) with BLAS's threads, 44 (16) without."""
-
 POOLED = 100e6
-"""What `SMALL` is where BLAS is held to one thread anyway."""
+"""What `SMALL` is where BLAS is held to one thread anyway: AlexNet takes 23.3 ms on two quiet CPUs
+so, 29.0 with `SMALL`, ResNet-50 99 and 113. (To hold BLAS to one thread for the smallest
+convolutions helps where others keep the CPUs busy, and costs SqueezeNet a third where not.)"""
 
 MANY, BATCH = 16, 15e6
 """Images, and multiplications, from which a batch goes to the pool: a task is a few long calls for
@@ -139,8 +134,7 @@ def forward(conv: Sizes, b: Array | None, scratch: Scratch) -> None:
         with limited() as count:
             _forward(conv, bias, scratch, count)
         return
-    with limited() if conv.work < TINY else nullcontext():
-        _forward(conv, bias, scratch, 1)
+    _forward(conv, bias, scratch, 1)
 
 
 def _forward(conv: Sizes, bias: Array | None, scratch: Scratch, count: int) -> None:

@@ -34,6 +34,10 @@ MANY = 1 << 21
 """Values, a millisecond or two, from which several threads pool."""
 
 
+SOME = 1 << 18
+"""Values, half a millisecond, from which several threads pool with a mask."""
+
+
 def largest_by_blocks(x: Array, pad: Callable[[Array], Array], window: Window, out: Array) -> None:
     """x (N, C, *S) -> out (N, C, *P), as `largest` of pad(x), by blocks of planes."""
     blocks = list(boxes(x.shape[:2], max(1, PLANES // max(1, prod(x.shape[2:])))))
@@ -47,6 +51,22 @@ def largest_by_blocks(x: Array, pad: Callable[[Array], Array], window: Window, o
         return
     with limited() as count:
         run(lambda block: partial(work, block), blocks, count)
+
+
+def by_images(x: Array, work: Callable[[slice], None]) -> None:
+    """work(part) for parts of the images of x (N, ...), on all threads where there are many values.
+
+    2 x 2 on 64 x (20, 24, 24) with a mask: 0.9 ms in one thread, 0.6 on two.
+    """
+    step = max(1, BLOCK // max(1, prod(x.shape[1:])))
+    if x.size < SOME:
+        for i in range(0, len(x), step):
+            work(slice(i, i + step))
+        return
+    with limited() as count:
+        step = min(step, -(-len(x) // (2 * count)))
+        parts = [slice(i, i + step) for i in range(0, len(x), step)]
+        run(lambda part: partial(work, part), parts, count)
 
 
 def largest(padded: Array, window: Window, out: Array) -> None:
