@@ -111,6 +111,7 @@ UNCHECKED = {
     "DetectionOutput": "the shape of its top depends on values",
     "DetectionEvaluate": "the shape of its top depends on values",
     "Proposal": "the shape of its top depends on values",
+    "YoloDetectionOutput": "the shape of its top depends on values",
     "Yolov3DetectionOutput": "the shape of its top depends on values",
     "ProposalLayer": "the shape of its top depends on values",
     "HDF5Data": "a data source: its values come from a file",

@@ -57,7 +57,79 @@ class Reorg(Layer):
             b[...] = a
 
 
-class Yolov3DetectionOutput(Layer):
+class _Detections(Layer, abstract=True):
+    """Top (1, 1, R, 7) with what `_detect` finds in each image; -1 where there is nothing."""
+
+    host_only = True
+
+    def forward(self, bottom: Any, top: Any) -> None:
+        maps = [read(self, x) for x in bottom]
+        found = [self._detect([m[image] for m in maps]) for image in range(len(maps[0]))]
+        count = sum(map(len, found))
+        top[0].reshape(1, 1, count or len(found), 7)
+        rows, start = top[0].data[0, 0], 0
+        if not count:
+            rows[...] = -1
+            for image in range(len(found)):
+                rows[image, 0] = image
+        for image, part in enumerate(found):
+            stop = start + len(part)
+            rows[start:stop, 0], rows[start:stop, 1:] = image, part
+            rows[start:stop, 1] += 1
+            start = stop
+
+    def _detect(self, maps: list[Any]) -> Any:
+        """(R, 6): class, score and box of what is left in one image, the best first."""
+        raise NotImplementedError
+
+    def allow_force_backward(self, index: int) -> bool:
+        return False
+
+
+class YoloDetectionOutput(_Detections):
+    """What a map of YOLO v2 finds (its region output): top (1, 1, R, 7), a row a detection.
+
+    Bottom: (N, num_box (5 + num_classes), H, W); `biases` are the anchors' widths and heights in
+    cells. The score is the sigmoid of there being an object times the softmax of the best class,
+    and must be `confidence_threshold` or more. Suppression and rows are Yolov3DetectionOutput's.
+    `side` is not read, as the bottom says it, nor `label_map_file`. (The original takes one image.)
+    Runs on the host; no gradient. ModelError for channels and biases that do not fit.
+    """
+
+    def setup(self, bottom: Any, top: Any) -> None:
+        param = self.param
+        if param.num_classes < 1 or param.num_box < 1:
+            raise ModelError(
+                "num_classes and num_box should not be less than 1, got"
+                f" {param.num_classes} and {param.num_box}"
+            )
+        if param.coords != 4:
+            raise ModelError(f"coords must be 4, got {param.coords}")
+        if len(param.biases) != 2 * param.num_box:
+            raise ModelError(
+                f"biases must have 2 num_box = {2 * param.num_box} entries, got {len(param.biases)}"
+            )
+        self.anchors = list(zip(param.biases[::2], param.biases[1::2], strict=True))
+
+    def reshape(self, bottom: Any, top: Any) -> None:
+        channels = self.param.num_box * (5 + self.param.num_classes)
+        shape = image_shape(bottom[0])
+        if shape[1] != channels:
+            raise ModelError(
+                f"the bottom must have num_box (5 + num_classes) = {channels} channels, got"
+                f" `{describe(shape)}`"
+            )
+        top[0].reshape(1, 1, 1, 7)
+
+    def _detect(self, maps: list[Any]) -> Any:
+        told, param = maps[0], self.param
+        own = told.reshape(param.num_box, 5 + param.num_classes, *told.shape[1:])
+        at_least = nextafter(param.confidence_threshold, -1)
+        rows = detections(own, self.anchors, 1, at_least, exclusive=True)
+        return _kept(rows, param.nms_threshold)
+
+
+class Yolov3DetectionOutput(_Detections):
     """What several maps of YOLO v3 find: top (1, 1, R, 7) with a row for each detection.
 
     Bottoms (N, num_box (5 + num_classes), H, W), one for each of the `mask_group_num` groups of
@@ -71,7 +143,6 @@ class Yolov3DetectionOutput(Layer):
     """
 
     bottoms = (1, None)
-    host_only = True
 
     def setup(self, bottom: Any, top: Any) -> None:
         param = self.param
@@ -108,22 +179,6 @@ class Yolov3DetectionOutput(Layer):
                 )
         top[0].reshape(1, 1, 1, 7)
 
-    def forward(self, bottom: Any, top: Any) -> None:
-        maps = [read(self, x) for x in bottom]
-        found = [self._detect([m[image] for m in maps]) for image in range(len(maps[0]))]
-        count = sum(map(len, found))
-        top[0].reshape(1, 1, count or len(found), 7)
-        rows, start = top[0].data[0, 0], 0
-        if not count:
-            rows[...] = -1
-            for image in range(len(found)):
-                rows[image, 0] = image
-        for image, part in enumerate(found):
-            stop = start + len(part)
-            rows[start:stop, 0], rows[start:stop, 1:] = image, part
-            rows[start:stop, 1] += 1
-            start = stop
-
     def _detect(self, maps: list[Any]) -> Any:
         """(R, 6): class, score and box of what is left in one image, the best first."""
         param, parts = self.param, []
@@ -133,9 +188,10 @@ class Yolov3DetectionOutput(Layer):
             anchors = self.anchors[k * count : (k + 1) * count]
             scale = param.anchors_scale[k]
             parts.append(detections(own, anchors, scale, param.confidence_threshold))
-        rows = np.vstack(parts)
-        rows = rows[boxes.best_first(rows[:, 1])]
-        return rows[boxes.suppress(rows[:, 2:], nextafter(param.nms_threshold, -1))]
+        return _kept(np.vstack(parts), param.nms_threshold)
 
-    def allow_force_backward(self, index: int) -> bool:
-        return False
+
+def _kept(rows: Any, threshold: float) -> Any:
+    """The best first, without those that overlap a better one by the threshold or more."""
+    rows = rows[boxes.best_first(rows[:, 1])]
+    return rows[boxes.suppress(rows[:, 2:], nextafter(threshold, -1))]

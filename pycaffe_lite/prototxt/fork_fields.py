@@ -59,7 +59,7 @@ _TYPES_OF = {
     "Ravi-Garg/Unsupervised_Depth_Estimation": "Warping",
     _CTPN: "Lstm Reverse Transpose",
     _YOLO2: "Region Reorg",
-    _YOLO3: "RegionLoss YoloDetectionOutput Yolov3DetectionOutput",
+    _YOLO3: "RegionLoss",
     _CRF_RNN: "MultiStageMeanfield MULTI_STAGE_MEANFIELD",
     "SENet (hujie-frank/SENet)": "Axpy",
     "ShuffleNet (farmingyard/ShuffleNet)": "ShuffleChannel",

@@ -149,6 +149,70 @@ def test_errors_name_the_layer_and_both_numbers(fields, text):
         detector(**fields)
 
 
+# ---- YoloDetectionOutput -----------------------------------------------------------------------
+
+REGION = (2, 16, 3, 5)
+CELLS = [(0.5, 1.25), (2.5, 0.75)]
+
+
+def region(threshold=0.2, nms=0.45, shape=REGION, **other):
+    fields = {
+        "num_classes": 3,
+        "num_box": 2,
+        "confidence_threshold": threshold,
+        "nms_threshold": nms,
+        "biases": [side for anchor in CELLS for side in anchor],
+    } | other
+    param = " ".join(f"{name}: {value}" for name, value in fields.items())
+    return net_of(f"type: 'YoloDetectionOutput' yolo_detection_output_param {{ {param} }}", shape)
+
+
+def region_rows(told, image, threshold, nms):
+    found = []
+    for box, i, j in np.ndindex(2, 3, 5):
+        v = told[image].reshape(2, 8, 3, 5)[box, :, i, j]
+        label = int(v[5:].argmax())
+        score = sigmoid(v[4]) * np.exp(v[5 + label]) / np.exp(v[5:]).sum()
+        if score >= threshold:
+            x, y = (j + sigmoid(v[0])) / 5, (i + sigmoid(v[1])) / 3
+            w, h = np.exp(v[2]) * CELLS[box][0] / 5 / 2, np.exp(v[3]) * CELLS[box][1] / 3 / 2
+            found.append([image, label + 1, score, x - w, y - h, x + w, y + h])
+    kept = []
+    for row in sorted(found, key=lambda row: -row[2]):
+        if all(overlap(row[3:], other[3:]) < nms for other in kept):
+            kept.append(row)
+    return kept
+
+
+@pytest.mark.parametrize(("threshold", "nms"), [(0.2, 0.45), (0.35, 0.1), (0.01, 1)])
+def test_detections_of_a_region_map(on_ops, threshold, nms):
+    told = np.random.default_rng(4).normal(size=REGION).astype("f4").astype(float)
+    y = region(threshold, nms).forward(x0=told)["y"]
+    want = [row for image in (0, 1) for row in region_rows(told, image, threshold, nms)]
+    assert len(want) > 1
+    assert y.shape == (1, 1, len(want), 7)
+    assert_allclose(y[0, 0], want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_region_map_without_detections(on_ops):
+    y = region(0.99).forward()["y"]
+    assert_array_equal(y[0, 0], [[0, -1, -1, -1, -1, -1, -1], [1, -1, -1, -1, -1, -1, -1]])
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"num_classes": 0}, "less than 1, got 0 and 2"),
+        ({"coords": 5}, "coords must be 4, got 5"),
+        ({"biases": [1, 2, 3]}, "2 num_box = 4 entries, got 3"),
+        ({"num_classes": 4}, r"= 18 channels, got `2 16 3 5 \(480\)`"),
+    ],
+)
+def test_errors_of_a_region_map(fields, text):
+    with pytest.raises(ModelError, match=rf"'it' \(YoloDetectionOutput\): .*{text}"):
+        region(**fields)
+
+
 @pytest.mark.parametrize(
     ("param", "shape", "text"),
     [
