@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import graph
+from . import extras, graph
 from .errors import ModelError
 from .proto import caffe_pb2
 from .replacement import replacing
@@ -170,11 +170,7 @@ def _node_names(layers: Sequence[Any]) -> list[str]:
 
 
 def _pydot() -> Any:
-    try:
-        import pydot
-    except ImportError as error:
-        raise RuntimeError("drawing nets needs pydot: pip install 'pycaffe-lite[draw]'") from error
-    return pydot
+    return extras.require("pydot", "drawing nets needs pydot", "'pycaffe-lite[draw]'")
 
 
 def _quoted(*lines: str, separator: str = "") -> str:

@@ -22,6 +22,11 @@ def h5py() -> Any:
     return require("h5py", "HDF5 files need h5py", "'pycaffe-lite[data]' or h5py")
 
 
+def matplotlib() -> Any:
+    """For plots."""
+    return require("matplotlib.figure", "plots need matplotlib", "'pycaffe-lite[plot]'")
+
+
 def opencv() -> Any:
     """For image files."""
     install = "'pycaffe-lite[image]' (opencv-python-headless)"

@@ -150,17 +150,13 @@ class _Hdf5(_Output):
     """An HDF5 file with one dataset, which grows."""
 
     def __init__(self, stack: ExitStack, path: str, name: str) -> None:
+        from ..extras import h5py
         from ..replacement import replacing
 
         super().__init__(path, name)
-        try:
-            import h5py
-        except ImportError as error:
-            raise RuntimeError(
-                "HDF5 files need h5py: pip install 'pycaffe-lite[data]' or h5py"
-            ) from error
+        module = h5py()
         temporary = stack.enter_context(replacing(path))
-        self._file: Any = stack.enter_context(h5py.File(temporary, "w"))
+        self._file: Any = stack.enter_context(module.File(temporary, "w"))
 
     def _write(self, blob: Blob, rows: np.ndarray) -> None:
         if not self.count:

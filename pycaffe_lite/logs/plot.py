@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .. import extras
 from .run import Row, Run
 
 X_AXES: dict[str, tuple[str, Callable[[Row], float]]] = {
@@ -49,10 +49,7 @@ class Panel:
 
 def require() -> None:
     """RuntimeError saying what to install where matplotlib is missing."""
-    try:
-        importlib.import_module("matplotlib.figure")
-    except ImportError as error:
-        raise RuntimeError("plots need matplotlib: pip install 'pycaffe-lite[plot]'") from error
+    extras.matplotlib()
 
 
 def png(runs: Sequence[tuple[str, Run]], x: str = "iterations", log_loss: bool = False) -> bytes:

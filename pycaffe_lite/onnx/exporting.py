@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .. import extras
 from ..errors import ModelError
 from ..net import Net
 from .freedom import Freedom, freedom
@@ -135,9 +135,4 @@ def _set_batch(net: Net, batch: int | str) -> None:
 
 
 def _require(package: str) -> None:
-    try:
-        importlib.import_module(package)
-    except ImportError as error:
-        raise RuntimeError(
-            f"{package} is needed to write ONNX models: pip install 'pycaffe-lite[onnx]'"
-        ) from error
+    extras.require(package, f"{package} is needed to write ONNX models", "'pycaffe-lite[onnx]'")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from typing import Any
 
+from .. import extras
 from .figures import DeviceFigures, Report, StrideFigures
 
 
 def require() -> None:
     """RuntimeError saying what to install where matplotlib is missing."""
-    try:
-        importlib.import_module("matplotlib.figure")
-    except ImportError as error:
-        raise RuntimeError("plots need matplotlib: pip install 'pycaffe-lite[plot]'") from error
+    extras.matplotlib()
 
 
 def png(report: Report) -> bytes:

@@ -85,6 +85,15 @@ def overlap(a, b):
     return shared / (sum(areas) - shared)
 
 
+def kept_of(rows, nms):
+    """The best first, without those that overlap a better one by `nms` or more."""
+    kept = []
+    for row in sorted(rows, key=lambda row: -row[2]):
+        if all(overlap(row[3:], other[3:]) < nms for other in kept):
+            kept.append(row)
+    return kept
+
+
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
@@ -104,11 +113,7 @@ def rows_of(maps, image, threshold, nms):
                 w = np.exp(v[2]) * anchor[0] / (scale * width) / 2
                 h = np.exp(v[3]) * anchor[1] / (scale * height) / 2
                 found.append([image, label + 1, score, x - w, y - h, x + w, y + h])
-    kept = []
-    for row in sorted(found, key=lambda row: -row[2]):
-        if all(overlap(row[3:], other[3:]) < nms for other in kept):
-            kept.append(row)
-    return kept
+    return kept_of(found, nms)
 
 
 @pytest.mark.parametrize(("threshold", "nms"), [(0.3, 0.45), (0.5, 0.1), (0.01, 1)])
@@ -177,11 +182,7 @@ def region_rows(told, image, threshold, nms):
             x, y = (j + sigmoid(v[0])) / 5, (i + sigmoid(v[1])) / 3
             w, h = np.exp(v[2]) * CELLS[box][0] / 5 / 2, np.exp(v[3]) * CELLS[box][1] / 3 / 2
             found.append([image, label + 1, score, x - w, y - h, x + w, y + h])
-    kept = []
-    for row in sorted(found, key=lambda row: -row[2]):
-        if all(overlap(row[3:], other[3:]) < nms for other in kept):
-            kept.append(row)
-    return kept
+    return kept_of(found, nms)
 
 
 @pytest.mark.parametrize(("threshold", "nms"), [(0.2, 0.45), (0.35, 0.1), (0.01, 1)])
