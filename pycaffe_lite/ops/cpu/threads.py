@@ -129,8 +129,6 @@ def limit_helper() -> None:
 class _Scope(threading.local):
     depth = 0
     holds = False
-    used = False  # has a kernel asked for the limit?
-    expects = False  # has one in the scope before?
     before: Numbers = []  # never changed in place
 
 
@@ -139,24 +137,14 @@ _scope = _Scope()
 
 
 class running:  # noqa: N801 - reads as a function, and costs a third of a generator's entry
-    """Scope of one forward or backward: a limit taken inside it is kept until it ends.
-
-    After a scope with a limit the next one begins with it: BLAS's threads wait busily for many
-    milliseconds after a product, beside the pool's. A LeNet step whose backward multiplied with
-    BLAS's own threads first took 64 ms instead of 31 where others kept both CPUs busy.
-    """
+    """Scope of one forward or backward: a limit taken inside it is kept until it ends."""
 
     def __enter__(self) -> None:
-        if _scope.depth == 0 and _scope.expects:
-            _hold()
         _scope.depth += 1
 
     def __exit__(self, *exc: object) -> None:
         _scope.depth -= 1
-        if _scope.depth:
-            return
-        _scope.expects, _scope.used = _scope.used, False
-        if _scope.holds:
+        if _scope.depth == 0 and _scope.holds:
             _scope.holds = False
             before, _scope.before = _scope.before, []
             _restore(before)
@@ -167,21 +155,16 @@ class running:  # noqa: N801 - reads as a function, and costs a third of a gener
 def limited() -> Iterator[int]:
     """BLAS has one thread inside and until the end of `running`; gives the threads to use."""
     with running():
-        _hold()
-        _scope.used = True
+        if not _scope.holds:
+            _scope.holds = True  # first: an interrupt in between then still ends in a drop
+            _blas.take()
+            _scope.before = _lower(_libraries()[1])
         yield _chosen if _chosen is not None else min(get_num_threads(), _allowed())
 
 
 def is_limited() -> bool:
-    """True where a kernel of this scope has taken the limit, or began with it."""
+    """True where a kernel of this scope has taken the limit."""
     return _scope.holds
-
-
-def _hold() -> None:
-    if not _scope.holds:
-        _scope.holds = True  # first: an interrupt in between then still ends in a drop
-        _blas.take()
-        _scope.before = _lower(_libraries()[1])
 
 
 def _allowed() -> int:
