@@ -16,8 +16,15 @@ from pycaffe_lite import device
 from pycaffe_lite.ops import gpu
 from pycaffe_lite.ops.base import Ops
 from pycaffe_lite.ops.cpu import CpuOps
+from pycaffe_lite.ops.jit import JitOps
 
-BACKENDS = {"generic": Ops, "cpu": CpuOps, "fake": FakeOps, "gpu": lambda: gpu.GpuOps(0)}
+BACKENDS = {
+    "generic": Ops,
+    "cpu": CpuOps,
+    "jit": JitOps,
+    "fake": FakeOps,
+    "gpu": lambda: gpu.GpuOps(0),
+}
 
 
 @pytest.fixture(
@@ -27,6 +34,8 @@ def ops(request: pytest.FixtureRequest) -> Ops:
     """Each backend in turn; the real GPU only where there is one."""
     if request.param == "gpu" and gpu.missing():
         pytest.skip(f"no GPU: {gpu.missing()}")
+    if request.param == "jit" and not JitOps.available():
+        pytest.skip("no llvmlite, or a CPU that the compiled kernels do not know")
     return BACKENDS[request.param]()
 
 

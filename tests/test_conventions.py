@@ -243,8 +243,8 @@ def test_ops_know_nothing_of_nets(path):
 # ---- importing ---------------------------------------------------------------------------------
 
 HEAVY = [
-    "cupy", "numba", "h5py", "lmdb", "plyvel", "PIL", "cv2", "matplotlib", "pydot", "scipy", "rich",
-    "google.protobuf.text_format",
+    "cupy", "llvmlite", "h5py", "lmdb", "plyvel", "PIL", "cv2", "matplotlib", "pydot", "scipy",
+    "rich", "google.protobuf.text_format",
 ]  # fmt: skip
 
 

@@ -17,17 +17,22 @@ import pycaffe_lite
 from pycaffe_lite import device
 from pycaffe_lite.ops.base import Ops
 from pycaffe_lite.ops.cpu import CpuOps
+from pycaffe_lite.ops.jit import JitOps
 
 NET = (
     "input: 'x' input_shape { dim: [1, 2, 4, 3] } layer { name: 'c' type: 'Convolution'"
     " bottom: 'x' top: 'y' convolution_param { num_output: 1 kernel_size: 2 %s } }"
 )
+BEST = JitOps if JitOps.available() else CpuOps
 
 
 @pytest.fixture
 def no_cupy(monkeypatch):
     """As on a machine where CuPy is not installed."""
     monkeypatch.setitem(sys.modules, "cupy", None)
+
+
+BEST = JitOps if JitOps.available() else CpuOps
 
 
 def python(code, **variables):
@@ -90,7 +95,7 @@ def test_building_and_running_on_the_cpu_imports_no_cupy():
 
 
 def test_the_best_backend_by_default():
-    assert type(device.current()) is CpuOps
+    assert type(device.current()) is BEST
     assert device.current() is device.current()
 
 
@@ -101,7 +106,7 @@ def test_a_backend_by_name_and_back():
     assert type(device.current()) is CpuOps
     pycaffe_lite.set_ops("generic")
     pycaffe_lite.set_ops(None)
-    assert type(device.current()) is CpuOps
+    assert type(device.current()) is BEST
 
 
 def test_a_named_backend_serves_nets_that_exist():
@@ -122,7 +127,7 @@ def test_an_unknown_name_is_refused_and_changes_nothing():
 def test_a_name_of_the_other_kind_of_device_is_kept_for_it():
     """PYCAFFE_LITE_OPS=gpu must not stop a program from using the CPU as well."""
     pycaffe_lite.set_ops("gpu")
-    assert type(device.current()) is CpuOps
+    assert type(device.current()) is BEST
 
 
 def test_a_backend_that_cannot_run_here_is_refused(monkeypatch):
@@ -148,7 +153,8 @@ SHOW = (
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("generic", "Ops"), ("cpu", "CpuOps"), ("", "CpuOps"), ("gpu", "CpuOps")]
+    ("name", "kind"),
+    [("generic", "Ops"), ("cpu", "CpuOps"), ("", BEST.__name__), ("gpu", BEST.__name__)],
 )
 def test_the_environment_names_a_backend(name, kind):
     assert python(SHOW, PYCAFFE_LITE_OPS=name) == kind
@@ -169,7 +175,7 @@ def test_engine_caffe_always_gets_the_definition():
     other = make_net(NET % "engine: DEFAULT")
     for _ in range(2):
         assert type(net.layer_dict["c"].ops) is Ops
-        assert type(other.layer_dict["c"].ops) is CpuOps
+        assert type(other.layer_dict["c"].ops) is BEST
         net.forward()
         other.forward()
     pycaffe_lite.set_ops("generic")

@@ -12,7 +12,7 @@ from fake_gpu import FakeGpuOps
 from scipy.signal import correlate2d
 from threadpoolctl import threadpool_info
 
-from pycaffe_lite import device, stride
+from pycaffe_lite import device, set_ops, stride
 from pycaffe_lite.ops.base import Ops
 from pycaffe_lite.ops.cpu import threads
 from pycaffe_lite.stride import explain as stride_explain
@@ -73,6 +73,7 @@ def test_parts_together_give_the_convolution(backend: type[Ops], step: int) -> N
 
 
 def test_measure_on_the_cpu() -> None:
+    set_ops("cpu")
     report = stride.measure("cpu", runs=3, experiment=SMALL)
     assert report.no_gpu is None
     (d,) = report.devices

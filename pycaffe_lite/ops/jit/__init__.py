@@ -1,0 +1,63 @@
+"""The compiled CPU backend: kernels written for LLVM where NumPy and BLAS make detours."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib.util import find_spec
+
+from ..base import Array
+from ..cpu import CpuOps
+from ..window import Window
+
+log = logging.getLogger("pycaffe_lite")
+
+
+class JitOps(CpuOps):
+    """The CPU backend with kernels compiled for this CPU; needs llvmlite."""
+
+    name = "jit"
+    priority = 10
+
+    @classmethod
+    def available(cls) -> bool:
+        """True where llvmlite is installed and the CPU's vector registers are known."""
+        return _is_available()
+
+    def conv_forward(
+        self, x: Array, w: Array, b: Array | None, window: Window, group: int, out: Array
+    ) -> Array:
+        """x (N, C, *S), w (O, C/G, *K), b (O) or None -> out (N, O, *P), in registers."""
+        if not _compiles():
+            return super().conv_forward(x, w, b, window, group, out)
+        from . import convolution
+
+        if not convolution.applies(x, w, out, window):
+            return super().conv_forward(x, w, b, window, group, out)
+        convolution.forward(x, w, b, window, group, out, self.scratch)
+        return out
+
+
+@cache
+def _is_available() -> bool:
+    if find_spec("llvmlite") is None:
+        log.debug("llvmlite is not installed: the NumPy kernels run on the CPU")
+        return False
+    from .code import lanes
+
+    if not lanes():
+        log.debug("the compiled kernels do not know this CPU: the NumPy kernels run")
+    return lanes() > 0
+
+
+@cache
+def _compiles() -> bool:
+    """Compile the kernels; False, and a line in the log, where that fails."""
+    from . import tile
+
+    try:
+        tile.run()
+    except Exception as error:
+        log.warning("the compiled kernels failed, the NumPy kernels run instead: %s", error)
+        return False
+    return True
