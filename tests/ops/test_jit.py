@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import subprocess
 import sys
@@ -19,7 +20,7 @@ if not JitOps.available():
         "no llvmlite, or a CPU that the compiled kernels do not know", allow_module_level=True
     )
 
-from pycaffe_lite.ops.jit import code, convolution, tile  # noqa: E402 - needs llvmlite
+from pycaffe_lite.ops.jit import code, convolution, tile, winograd  # noqa: E402 - needs llvmlite
 
 
 def convolved(x, w, b, window, group):
@@ -51,6 +52,8 @@ CASES = {
     "all of it": ((2, 6, 21, 16), 4, (3, 5), {"dilation": (3, 1), "stride": (2, 4)}, 2),
     "a channel a group": ((2, 5, 9, 13), 10, (3, 2), {"pad": (1, 0)}, 5),
     "pad beyond the kernel": ((1, 2, 4, 3), 5, (1, 2), {"pad": (3, 4)}, 1),
+    "Winograd": ((2, 32, 30, 37), 45, (3, 3), {"pad": (1, 2)}, 1),
+    "Winograd, groups, no pad": ((1, 66, 29, 33), 96, (3, 3), {}, 2),
     "threads": ((1, 32, 31, 37), 48, (3, 5), {"pad": (1, 2)}, 1),
 }
 
@@ -137,7 +140,7 @@ def test_what_it_does_not_cover_goes_to_the_numpy_kernels(rng, x, w, out):
 
 @pytest.mark.parametrize("count", range(1, 12))
 def test_tiles_cover_each_position_once(count):
-    widths = convolution._widths(count)
+    widths = tile.widths(count)
     assert sum(widths) == count
     assert all(1 <= width <= tile.WIDEST for width in widths)
     assert widths.count(1) == (count == 1)
@@ -178,3 +181,71 @@ def test_where_compiling_fails_the_numpy_kernels_run(rng, monkeypatch, caplog):
 
 def test_a_tile_leaves_registers_for_the_input_and_a_weight():
     assert tile.rows() * tile.WIDEST + tile.WIDEST + 1 <= code.registers()
+
+
+# ---- Winograd's algorithm ----------------------------------------------------------------------
+
+
+def winograd_case(rng):
+    x = rng.standard_normal((1, 34, 29, 31)).astype("f")
+    w = rng.standard_normal((40, 34, 3, 3)).astype("f")
+    return x, w, Window((3, 3), pad=(1, 1)), np.empty((1, 40, 29, 31), "f")
+
+
+def test_it_is_taken_where_it_is_worth_it(monkeypatch):
+    def applies(w, window, positions, group=1):
+        return winograd.applies(np.empty(w, "f"), window, group, positions)
+
+    window = Window((3, 3), pad=(1, 1))
+    assert applies((40, 34, 3, 3), window, (29, 31))
+    assert not applies((40, 34, 3, 3), window, (13, 14))
+    assert not applies((40, 17, 3, 3), window, (29, 31))
+    assert not applies((40, 34, 3, 3), window, (29, 31), group=2)
+    assert not applies((40, 34, 3, 3), Window((3, 3), stride=(2, 1)), (29, 31))
+    assert not applies((40, 34, 3, 3), Window((3, 3), dilation=(1, 2)), (29, 31))
+    assert not applies((40, 34, 3, 5), Window((3, 5)), (29, 31))
+    monkeypatch.setenv("PYCAFFE_LITE_WINOGRAD", "0")
+    assert not applies((40, 34, 3, 3), window, (29, 31))
+
+
+def test_weights_changed_in_between_are_seen(rng):
+    x, w, window, out = winograd_case(rng)
+    ops = JitOps()
+    places = [(0, 0, 0, 0), (39, 33, 2, 2), (17, 20, 1, 2)]  # first, last, one of the middle
+    for place in [None, *places]:
+        if place:
+            w[place] += 3
+        ops.conv_forward(x, w, None, window, 1, out)
+        expected = convolved(x, w, None, window, 1)
+        np.testing.assert_allclose(out, expected, atol=2e-5 * abs(expected).max())
+
+
+def test_swapped_weights_have_another_check_sum(rng):
+    w = rng.standard_normal((7, 5, 3, 3)).astype("f")
+    before = winograd._check_sum(w)
+    flat = w.reshape(-1)
+    for i, j in [(0, 1), (0, 64), (3, 131), (313, 314)]:
+        flat[[i, j]] = flat[[j, i]]
+        assert winograd._check_sum(w) != before
+        flat[[i, j]] = flat[[j, i]]
+    assert winograd._check_sum(w) == before
+
+
+def test_maps_go_with_the_weights(rng):
+    _, w, window, _ = winograd_case(rng)
+    before = len(winograd._known)
+    winograd.map_weights(w, 1)
+    assert len(winograd._known) == before + 1
+    del w
+    gc.collect()
+    assert len(winograd._known) == before
+
+
+def test_a_bad_value_stays_in_the_tiles_that_read_it(rng):
+    x, w, window, out = winograd_case(rng)
+    x[0, 3, 9, 10] = np.nan
+    JitOps().conv_forward(x, w, None, window, 1, out)
+    bad = np.isnan(out)
+    assert bad[:, :, 8:11, 9:12].all()
+    assert not bad[:, :, :4].any()
+    assert not bad[:, :, :, 16:].any()

@@ -88,6 +88,31 @@ class Code(ir.IRBuilder):
         name = f"llvm.fma.v{lanes()}f32"
         return self.call(self.intrinsic(name, self.vector, [self.vector] * 3), [a, b, c])
 
+    def constant(self, value: float) -> Any:
+        """A register with the number in every lane."""
+        return ir.Constant(self.vector, [float(value)] * lanes())
+
+    def low(self, bits: Any) -> Any:
+        """A register with the float32 of these bits in every lane; see tile.low_bits."""
+        return self.repeat(self.bitcast(self.trunc(bits, I32), F32))
+
+    def at_least(self, value: Any, bound: Any) -> Any:
+        """The larger of both, lane by lane; a NaN is not below the bound, so it stays."""
+        return self.select(self.fcmp_ordered("<", value, bound), bound, value)
+
+    def interleave(self, four: Sequence[Any], address: Any) -> None:
+        """Store lane 0 of four registers, then lane 1, and so on."""
+        n = lanes()
+        pairs = ir.VectorType(I32, 2 * n)
+        order = [k for i in range(n) for k in (i, n + i)]
+        even = self.shuffle_vector(four[0], four[2], ir.Constant(pairs, order))
+        odd = self.shuffle_vector(four[1], four[3], ir.Constant(pairs, order))
+        for quarter in range(4):
+            start = quarter * n // 2
+            mask = [k for i in range(start, start + n // 2) for k in (i, 2 * n + i)]
+            part = self.shuffle_vector(even, odd, ir.Constant(ir.VectorType(I32, n), mask))
+            self.put(part, self.add(address, I64(4 * n * quarter)))
+
     @contextmanager
     def loop(self, start: Any, stop: Any, step: int = 1) -> Iterator[Any]:
         """The body runs with an integer from `start`, by `step`, while it is below `stop`."""

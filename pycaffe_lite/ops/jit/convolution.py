@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ import numpy as np
 from ..cpu.pool import run as run_tasks
 from ..cpu.threads import get_num_threads
 from ..window import Window
-from . import tile
+from . import phases, tile, winograd
 from .code import lanes
 
 Array = Any
@@ -28,22 +27,16 @@ Scratch = Callable[[str, tuple[int, ...], Any], Array]
 THREADED = 2e6
 """Multiplications from which more than one thread works: the pool's round trip takes 30 us."""
 
-BLOCK = 1 << 19
-"""Bytes of the input that one pass over the weights reads: what stays in a core's own cache."""
-
 
 class Layout(NamedTuple):
     """How an image lies in memory, and where a tile of positions finds its taps."""
 
-    phases: tuple[int, int]
     size: tuple[int, int]
     """Rows and columns of a phase's plane."""
     tiles: Array
     segments: Array
     offsets: Array
     """int64 (C/G * taps): bytes from a position to each of its taps."""
-    planes: int
-    """Planes of one group."""
 
 
 def applies(x: Array, w: Array, out: Array, window: Window) -> bool:
@@ -61,12 +54,20 @@ def forward(
     x: Array, w: Array, b: Array | None, window: Window, group: int, out: Array, scratch: Scratch
 ) -> None:
     """x (N, C, H, W), w (O, C/G, KH, KW), b (O) or None -> out (N, O, OH, OW)."""
-    layout = _layout(window, x.shape[2:], out.shape[2:], w.shape[1])
     bias = _bias(b, len(w), scratch)
+    if winograd.applies(w, window, group, out.shape[2:]):
+        maps, tiles = winograd.map_weights(w, group), winograd.layout(out.shape[2:])
+        for image, top in zip(x, out, strict=True):
+            source = phases.split(
+                image, winograd.phases_window(window), tiles.size, get_num_threads(), scratch
+            )
+            winograd.image(source, w, maps, bias, group, top, scratch)
+        return
+    layout = _layout(window, x.shape[2:], out.shape[2:], w.shape[1])
     for image, top in zip(x, out, strict=True):
         source = image
         if not (window.is_pointwise and _has_slack(x)):
-            source = _phases(image, window, layout, scratch)
+            source = phases.split(image, window, layout.size, get_num_threads(), scratch)
         _image(source, w, bias, group, top, layout)
 
 
@@ -85,42 +86,12 @@ def _has_slack(x: Array) -> bool:
     return bool(root.ctypes.data + root.nbytes >= end)
 
 
-def _phases(image: Array, window: Window, layout: Layout, scratch: Scratch) -> Array:
-    """(C, H, W) -> (C, *phases, *size) with zeros for the pad, and some behind it all."""
-    shape = (len(image), *layout.phases, *layout.size)
-    flat = scratch("phases", (prod(shape) + lanes() * tile.WIDEST,), np.float32)
-    target = flat[: prod(shape)].reshape(shape)
-    flat[prod(shape) :] = 0
-    for phase in product(*map(range, layout.phases)):
-        inside, there = [], []
-        for f, s, p, size, count in zip(
-            phase, window.stride, window.pad, image.shape[1:], layout.size, strict=True
-        ):
-            start = max(-(-(p - f) // s), 0)
-            stop = max(min(-(-(size + p - f) // s), count), start)
-            first = start * s + f - p
-            inside.append(slice(start, stop))
-            there.append(slice(first, first + (stop - start) * s, s))
-        plane = target[:, phase[0], phase[1]]
-        _clear_around(plane, inside)
-        plane[:, inside[0], inside[1]] = image[:, there[0], there[1]]
-    return target
-
-
-def _clear_around(plane: Array, inside: list[slice]) -> None:
-    y, x = inside
-    plane[:, : y.start] = 0
-    plane[:, y.stop :] = 0
-    plane[:, y, : x.start] = 0
-    plane[:, y, x.stop :] = 0
-
-
 def _image(x: Array, w: Array, bias: Array, group: int, out: Array, layout: Layout) -> None:
     outputs, channels = len(w) // group, len(x) // group
     work = out.size * w[0].size
     count = get_num_threads() if work >= THREADED else 1
     size, planes = tile.rows(), channels * x[0].nbytes
-    calls = []
+    calls: list[tile.Call] = []
     for g in range(group):
         part, o = w[g * outputs :], g * outputs
         values = {
@@ -131,20 +102,8 @@ def _image(x: Array, w: Array, bias: Array, group: int, out: Array, layout: Layo
             "tiles": layout.tiles.ctypes.data, "segments": layout.segments.ctypes.data,
         }  # fmt: skip
         fields = np.array([values[name] for name in tile.FIELDS], np.int64)
-        calls += _cut(fields, len(layout.tiles), -(-outputs // size), -(-4 * count // group))
+        calls += tile.cut(fields, len(layout.tiles), -(-outputs // size), -(-4 * count // group))
     run_tasks(lambda call: partial(_work, *call), calls, count)
-
-
-Call = tuple[Array, int, int, int, int]
-
-
-def _cut(fields: Array, tiles: int, rows: int, pieces: int) -> list[Call]:
-    """The tiles in as many pieces, each one run of positions for all rows, or of rows for all."""
-    if tiles >= pieces or tiles >= rows:
-        cuts = [tiles * i // pieces for i in range(pieces + 1)]
-        return [(fields, a, b, 0, rows) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
-    cuts = [rows * i // pieces for i in range(pieces + 1)]
-    return [(fields, 0, tiles, a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
 
 
 def _work(fields: Array, first: int, last: int, top: int, bottom: int) -> None:
@@ -170,10 +129,7 @@ def _layout(
         for x in range(0, window.extent[1], window.dilation[1])
     ]
     tiles, segments = _tiles(positions, size[1])
-    return Layout(
-        (window.stride[0], window.stride[1]), size, tiles, segments,
-        4 * np.array(offsets, np.int64), prod(window.stride) * channels,
-    )  # fmt: skip
+    return Layout(size, tiles, segments, 4 * np.array(offsets, np.int64))
 
 
 def _tiles(positions: tuple[int, int], pitch: int) -> tuple[Array, Array]:
@@ -182,7 +138,7 @@ def _tiles(positions: tuple[int, int], pitch: int) -> tuple[Array, Array]:
     tiles: list[tuple[int, ...]] = []
     segments: list[tuple[int, int, int]] = []
     start = 0
-    for width in _widths(-(-total // lanes())):
+    for width in tile.widths(-(-total // lanes())):
         stop, first = min(start + width * lanes(), total), len(segments)
         for row in range(start // pitch, -(-stop // pitch)):
             low = max(start, row * pitch)
@@ -193,11 +149,3 @@ def _tiles(positions: tuple[int, int], pitch: int) -> tuple[Array, Array]:
         tiles.append((4 * start, width, first, len(segments)))
         start = stop
     return np.array(tiles, np.int64), np.array(segments, np.int64)
-
-
-def _widths(count: int) -> list[int]:
-    """`count` registers in tiles: widest ones, and where one would be left two of two."""
-    whole, rest = divmod(count, tile.WIDEST)
-    if rest == 1 and whole:
-        return [tile.WIDEST] * (whole - 1) + [2, 2]
-    return [tile.WIDEST] * whole + [rest] * (rest > 0)

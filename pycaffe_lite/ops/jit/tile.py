@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def run() -> Callable[..., None]:
     segment, last), a segment (lane, position of y in bytes, length in bytes).
     """
     module = ir.Module("tile")
-    inner = {width: _inner(module, width) for width in range(1, WIDEST + 1)}
+    by_width = {width: inner(module, width) for width in range(1, WIDEST + 1)}
     c = Code.begin(module, "run", 6)
     base, first, last, top, bottom, scratch = c.function.args
     f = {name: c.field(base, i) for i, name in enumerate(FIELDS)}
@@ -46,7 +47,7 @@ def run() -> Callable[..., None]:
         at = c.add(f["tiles"], c.mul(tile, I64(32)))
         start, width = c.field(at, 0), c.field(at, 1)
         channel = c.mul(row, I64(rows()))
-        for count, function in inner.items():
+        for count, function in by_width.items():
             with c.if_then(c.icmp_signed("==", width, I64(count))):
                 c.call(
                     function,
@@ -58,7 +59,7 @@ def run() -> Callable[..., None]:
     return compiled(module, "run", 6)
 
 
-def _inner(module: ir.Module, width: int) -> ir.Function:
+def inner(module: ir.Module, width: int) -> ir.Function:
     """The sum over taps for a tile of `rows()` channels and `width` registers, into scratch."""
     c = Code.begin(module, f"tile{width}", 10)
     c.function.attributes.add("noinline")
@@ -72,12 +73,10 @@ def _inner(module: ir.Module, width: int) -> ir.Function:
         b = c.load(c.at(c.add(bias, c.mul(own, I64(4))), F32))
         sums.append([c.repeat(b)] * width)
     sums = _sum(c, depth, w, offsets, x, sums)
-    bound = c.repeat(c.bitcast(c.trunc(low, I32), F32))
+    bound = c.low(low)
     for i, row in enumerate(sums):
         for j, value in enumerate(row):
-            # A NaN is not below the bound, so it stays.
-            value = c.select(c.fcmp_ordered("<", value, bound), bound, value)
-            c.put(value, c.add(scratch, I64(4 * lanes() * (i * WIDEST + j))))
+            c.put(c.at_least(value, bound), c.add(scratch, I64(4 * lanes() * (i * WIDEST + j))))
     c.ret_void()
     return c.function
 
@@ -113,10 +112,10 @@ def _scatter(c: Code, f: dict[str, Any], channel: Any, first: Any, last: Any, ti
         source, target, length = c.add(tile, c.field(at, 0)), c.field(at, 1), c.field(at, 2)
         with c.loop(I64(0), most) as i:
             own = c.add(f["y"], c.mul(c.add(channel, i), f["plane"]))
-            _copy(c, c.add(source, c.mul(i, I64(4 * lanes() * WIDEST))), c.add(own, target), length)
+            copy(c, c.add(source, c.mul(i, I64(4 * lanes() * WIDEST))), c.add(own, target), length)
 
 
-def _copy(c: Code, source: Any, target: Any, length: Any) -> None:
+def copy(c: Code, source: Any, target: Any, length: Any) -> None:
     """`length` bytes; the source may be read a register further, the target is not written so."""
     size = 4 * lanes()
     whole = c.and_(length, I64(-size))
@@ -138,6 +137,29 @@ def _copy(c: Code, source: Any, target: Any, length: Any) -> None:
         store = c.intrinsic(name, ir.VoidType(), [c.vector, kind, I32, bits])
         value = c.floats(c.add(source, whole))
         c.call(store, [value, c.at(c.add(target, whole), c.vector), I32(4), mask])
+
+
+Call = tuple[np.ndarray, int, int, int, int]
+"""Arguments of `run`, but for the scratch."""
+
+
+def cut(fields: np.ndarray, tiles: int, rows: int, pieces: int) -> list[Call]:
+    """The tiles in as many pieces, each one run of positions for all rows, or of rows for all."""
+    by_tiles = tiles >= pieces or tiles >= rows
+    total = tiles if by_tiles else rows
+    cuts = [total * i // pieces for i in range(pieces + 1)]
+    parts = [(a, b) for a, b in pairwise(cuts) if a < b]
+    if by_tiles:
+        return [(fields, a, b, 0, rows) for a, b in parts]
+    return [(fields, 0, tiles, a, b) for a, b in parts]
+
+
+def widths(count: int) -> list[int]:
+    """`count` registers in tiles: widest ones, and where one would be left two of two."""
+    whole, rest = divmod(count, WIDEST)
+    if rest == 1 and whole:
+        return [WIDEST] * (whole - 1) + [2, 2]
+    return [WIDEST] * whole + [rest] * (rest > 0)
 
 
 def low_bits(low: float) -> int:
