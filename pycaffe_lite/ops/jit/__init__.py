@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 from ..base import Array
-from ..cpu import CpuOps
+from ..cpu import CpuOps, threads
 from ..window import Window
 
 log = logging.getLogger("pycaffe_lite")
@@ -23,6 +25,10 @@ class JitOps(CpuOps):
     def available(cls) -> bool:
         """True where llvmlite is installed and the CPU's vector registers are known."""
         return _is_available()
+
+    def running(self) -> AbstractContextManager[Any]:
+        """Scope in which BLAS has one thread: its others, waiting busily, would take our CPUs."""
+        return threads.limited()
 
     def conv_forward(
         self, x: Array, w: Array, b: Array | None, window: Window, group: int, out: Array
