@@ -29,6 +29,14 @@ THREADED = 2e7
 of it on the pool's round trips cost GoogLeNet 43.5 ms where these take 39.5."""
 
 
+TURN = 4e7
+"""Multiplications, half a millisecond, of a piece at least: threads that come for the next one wait
+for each other's Python."""
+
+BLOCK = 1 << 19
+"""Bytes of the input that are read again for each row of tiles: they stay in a core's own cache."""
+
+
 class Layout(NamedTuple):
     """How an image lies in memory, and where a tile of positions finds its taps."""
 
@@ -92,6 +100,7 @@ def _image(x: Array, w: Array, bias: Array, group: int, out: Array, layout: Layo
     work = out.size * w[0].size
     count = get_num_threads() if work >= THREADED else 1
     size, planes = tile.rows(), channels * x[0].nbytes
+    pieces = max(-(-count * _turns(work, count) // group), planes // BLOCK, 1)
     calls: list[tile.Call] = []
     for g in range(group):
         part, o = w[g * outputs :], g * outputs
@@ -103,8 +112,13 @@ def _image(x: Array, w: Array, bias: Array, group: int, out: Array, layout: Layo
             "tiles": layout.tiles.ctypes.data, "segments": layout.segments.ctypes.data,
         }  # fmt: skip
         fields = np.array([values[name] for name in tile.FIELDS], np.int64)
-        calls += tile.cut(fields, len(layout.tiles), -(-outputs // size), -(-4 * count // group))
+        calls += tile.cut(fields, len(layout.tiles), -(-outputs // size), pieces)
     run_tasks(lambda call: partial(_work, *call), calls, count)
+
+
+def _turns(work: int, count: int) -> int:
+    """Pieces for each thread: one for each half millisecond, 4 at most."""
+    return min(max(int(work // (count * TURN)), 1), 4)
 
 
 def _work(fields: Array, first: int, last: int, top: int, bottom: int) -> None:

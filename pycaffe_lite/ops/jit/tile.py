@@ -43,7 +43,7 @@ def run() -> Callable[..., None]:
     c = Code.begin(module, "run", 6)
     base, first, last, top, bottom, scratch = c.function.args
     f = {name: c.field(base, i) for i, name in enumerate(FIELDS)}
-    with c.loop(first, last) as tile, c.loop(top, bottom) as row:
+    with c.loop(top, bottom) as row, c.loop(first, last) as tile:
         at = c.add(f["tiles"], c.mul(tile, I64(32)))
         start, width = c.field(at, 0), c.field(at, 1)
         channel = c.mul(row, I64(rows()))
