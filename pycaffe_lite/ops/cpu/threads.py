@@ -46,11 +46,17 @@ def _usable_cpus() -> int:
         count = len(os.sched_getaffinity(0))
     else:
         count = os.cpu_count() or 1
+    return min(count, _quota() or count)
+
+
+@cache
+def _quota() -> int | None:
+    """CPUs that a cgroup (version 2) grants, read once: kernels ask each time."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(count, -(-int(quota) // int(period))))
+        return max(1, -(-int(quota) // int(period)))
     except (OSError, ValueError):  # no such file, or "max": no quota
-        return count
+        return None
 
 
 # ---- the limit on BLAS --------------------------------------------------------------------------
