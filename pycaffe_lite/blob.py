@@ -58,7 +58,9 @@ class Blob:
     @property
     def data(self) -> np.ndarray:
         """The values: a live, writable host view, made anew each time; brings them to the host."""
-        return self.array(_HOST)[...]
+        self.array(_HOST)  # refuses storage that has become too small
+        lent = self._data.lend(self._data.on(_HOST))
+        return lent[: self._count].reshape(self._shape)
 
     @data.setter
     def data(self, value: Any) -> None:
@@ -193,6 +195,7 @@ class Blob:
         ops = device.current()
         if ops.kind != "gpu":
             raise RuntimeError("cannot use GPU pointers in CPU mode: check mode")
+        self.storages[diff].keeps_pointer = True
         return int(self.array(ops, diff=diff).data.ptr)
 
     def _legacy(self, axis: int) -> int:

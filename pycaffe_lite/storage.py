@@ -6,6 +6,7 @@ forgotten declaration costs a copy and never gives a wrong number.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -27,16 +28,28 @@ class SyncedArray:
 
     The first touch allocates zeros, as many as the count is then. Growing beyond that drops the
     copies (their arrays live on, stale, with whoever holds them); shrinking keeps them, and what
-    lies past the new end comes back with it. `version` counts the accesses that may have written.
+    lies past the new end comes back with it. `version` counts the accesses that may have written;
+    while `is_exposed`, somebody may write without one.
     """
 
-    __slots__ = ("_copies", "_tail", "capacity", "count", "dtype", "version")
+    __slots__ = (
+        "_copies",
+        "_lent",
+        "_tail",
+        "capacity",
+        "count",
+        "dtype",
+        "keeps_pointer",
+        "version",
+    )
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = np.dtype(dtype)
         self.count = self.capacity = self.version = 0
         self._tail = 0  # up to here copies may differ past `count`
         self._copies: dict[str, _Copy] = {}
+        self._lent: weakref.ref[Array] | None = None
+        self.keeps_pointer = False  # a raw address was given out, for good
 
     @property
     def nbytes(self) -> int:
@@ -48,6 +61,7 @@ class SyncedArray:
         if count > self.capacity or not self._copies:
             self.capacity = count
             self._copies.clear()
+            self._lent = None
             self.version += 1
             self._tail = 0
         elif count < self.count:
@@ -75,6 +89,23 @@ class SyncedArray:
                     other.fresh = False
             copy.fresh = True
         return copy.buffer
+
+    @property
+    def is_exposed(self) -> bool:
+        """True while an array made over `lend` lives, or a view of one."""
+        return self.keeps_pointer or self._lent is not None and self._lent() is not None
+
+    def lend(self, buffer: Array) -> Array:
+        """The host buffer as an array for the user: it lives as long as any view of it.
+
+        NumPy lets views of views refer to the first array alone, and the death of the user's would
+        say nothing of what was sliced from it; what lies on a memoryview is such a first array.
+        """
+        lent = self._lent() if self._lent is not None else None
+        if lent is None:
+            lent = np.asarray(memoryview(buffer))
+            self._lent = weakref.ref(lent)
+        return lent
 
     def _pull(self, target: _Copy, start: int) -> None:
         """Bring `target` up to date from element `start` on."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 
 import numpy as np
 import pytest
@@ -158,8 +160,8 @@ def test_arrays_start_at_64_bytes_and_have_room_behind_them(count):
     for array in arrays:
         assert array.ctypes.data % 64 == 0
         owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
+        while isinstance(owner.base, np.ndarray | memoryview):
+            owner = owner.base if isinstance(owner.base, np.ndarray) else owner.base.obj
         end = owner.ctypes.data + owner.nbytes
         assert end - (array.ctypes.data + array.nbytes) >= 64 * array.itemsize
 
@@ -458,3 +460,31 @@ def test_addresses_on_the_gpu(monkeypatch):
     with device.pretend(FakeOps()):
         monkeypatch.setattr(Blob, "array", lambda self, ops, diff=False: Memory(16 + diff))
         assert (blob._gpu_data_ptr, blob._gpu_diff_ptr) == (16, 17)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [lambda a: a, lambda a: a[1], lambda a: a.T[2:], memoryview, lambda a: a.reshape(5, 3)[1:]],
+)
+def test_storage_is_exposed_while_data_or_a_view_of_it_lives(cut):
+    blob = Blob((3, 5))
+    storage = blob.storages[0]
+    blob.data[...] = 1
+    assert not storage.is_exposed
+    part = cut(blob.data)
+    assert storage.is_exposed
+    del part
+    assert not storage.is_exposed
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (3, 5)])
+def test_data_is_a_plain_writable_array_that_can_be_copied(shape):
+    blob = Blob(shape)
+    data = blob.data
+    assert type(data) is np.ndarray
+    assert data.flags.writeable
+    assert data.shape == shape
+    assert data.dtype == np.float32
+    for other in (pickle.loads(pickle.dumps(data)), copy.deepcopy(data)):
+        assert_array_equal(other, data)
+        assert not np.shares_memory(other, data)
