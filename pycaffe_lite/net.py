@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from . import debug_info, device, graph, memory, prototxt, weights
+from . import debug_info, device, graph, memory, plan, prototxt, weights
 from .batch import Parts, check_names, length, pieces
 from .blob import Blob, BlobVec
 from .errors import MissingFileError, ModelError
@@ -50,7 +50,9 @@ class Net:
     parameters and no others. With `unknown_fields` "warn" a field of the prototxt that no schema
     here has is left out and logged as a warning; else it is an error. The old order
     `Net(prototxt, weights, phase)` works too. While `debug_info` (the prototxt's; may be set) is
-    true, the log shows the mean value and gradient of each layer's blobs; see debug_info.py.
+    true, the log shows the mean value and gradient of each layer's blobs; see debug_info.py. `plan`
+    (True; may be set to False) lets whole forwards of a net without backward, hooks and debug_info
+    run convolutions with what follows in place as one step; see plan.py.
 
     Raises MissingFileError for a file that is not there, ModelError for what is wrong in it,
     WeightsError for weights that do not fit. Results are live views: the next forward overwrites
@@ -125,6 +127,8 @@ class Net:
         self._checked_shapes: list[tuple[int, ...]] | None = None
         self._checked_diffs = self._is_filled = False
         self.load_report: LoadReport | None = None
+        self.plan = True
+        self._planned: list[Any] | None = None
         self._check_memory()
 
     def _log_built(self) -> None:
@@ -241,9 +245,8 @@ class Net:
         if self._input_shapes() != self._checked_shapes:
             self.reshape()
         with np.errstate(all="ignore"), ops.running():  # NaN and infinity are results, as in Caffe
-            for i in range(start, end + 1):
+            for i, step in enumerate(self._steps_of(start, end), start):
                 _call(before, i)
-                step = self._steps[i]
                 if step.reshape_if_needed(ops):
                     self._check_memory()
                 step.forward()
@@ -253,6 +256,17 @@ class Net:
                     debug_info.forward(self, i)
                 _call(after, i)
         return losses
+
+    def _steps_of(self, start: int, end: int) -> Sequence[Any]:
+        """The steps of these layers; fewer that do the same where nobody can tell."""
+        is_whole = start == 0 and end == len(self._steps) - 1
+        is_watched = self.debug_info or any(self._hooks.values())
+        can_plan = self.plan and self.phase == TEST and is_whole and not is_watched
+        if not can_plan or any(step.needs_backward for step in self._steps):
+            return self._steps[start : end + 1]
+        if self._planned is None:
+            self._planned = plan.optimize(self._steps)
+        return self._planned
 
     def _run_backward(self, start: int, end: int) -> None:
         ops = device.current()

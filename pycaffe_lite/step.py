@@ -47,13 +47,13 @@ class Step:
     def setup(self) -> None:
         """Set the layer up and shape its tops for the first time."""
         self._bind(device.current())
-        self._run(self.layer.setup, self._read_bottom, self._write_top)
+        self.run(self.layer.setup, self._read_bottom, self._write_top)
         self.reshape()
 
     def reshape(self) -> None:
         """Let the layer shape its tops. Allocates nothing; `seed` is due before the next verb."""
         self._bind(device.current())
-        self._run(self.layer.reshape, self._read_bottom, self._write_top)
+        self.run(self.layer.reshape, self._read_bottom, self._write_top)
         self._seen = self._shapes()
 
     def seed(self) -> None:
@@ -75,8 +75,8 @@ class Step:
 
         `reshape_if_needed` comes first: it hands the backend over.
         """
-        self._run(self.layer.check_params)
-        self._run(self.layer.forward, self._read_bottom, self._write_top)
+        self.run(self.layer.check_params)
+        self.run(self.layer.forward, self._read_bottom, self._write_top)
         for blob, pair in self._pairs.items():
             pair.reshape(*blob.shape)
             ops = self.layer.ops
@@ -91,9 +91,7 @@ class Step:
             elif weight and self.shares_diff[k]:
                 diff = self.top[k].array(self.layer.ops, diff=True)
                 diff += weight  # beside what the consumer of the loss has written
-        self._run(
-            self.layer.backward, self._late_top, list(self.propagate_down), self._write_bottom
-        )
+        self.run(self.layer.backward, self._late_top, list(self.propagate_down), self._write_bottom)
 
     def loss(self) -> Any:
         """The weighted sum of this step's loss tops, a 0-d array of the backend, or 0.0.
@@ -181,7 +179,8 @@ class Step:
 
     # ---- errors --------------------------------------------------------------------------------
 
-    def _run(self, verb: Callable[..., None], *args: Any) -> None:
+    def run(self, verb: Callable[..., None], *args: Any) -> None:
+        """Call a verb; an error of a built-in layer's gets the layer's place in front."""
         try:
             verb(*args)
         except (ValueError, ArithmeticError, MemoryError, MissingFileError) as error:
