@@ -10,7 +10,7 @@ import pytest
 from harness import make_net
 from numpy.testing import assert_allclose
 
-from pycaffe_lite import TRAIN
+from pycaffe_lite import TRAIN, ModelError
 from pycaffe_lite.blob import Blob
 from pycaffe_lite.plan import ConvolutionChain, optimize
 
@@ -65,7 +65,7 @@ def check(net):
     [c for n in (1, 2, 3, 4) for c in itertools.combinations(("bn", "scale", "relu", "dropout"), n)]
     + [("bn", "bare"), ("bare",)],
 )
-def test_blobs_are_the_plain_nets(followers, more):
+def test_blobs_are_the_plain_nets(on_ops, followers, more):
     net = fill(make_net(text(followers, more)))
     chain = optimize(net._steps)[-1]
     assert isinstance(chain, ConvolutionChain)
@@ -121,11 +121,22 @@ def test_values_written_by_any_way_are_seen(tmp_path):
     net.copy_from(path)
     check(net)
     assert_allclose(net.forward(x=X)["y"], other.forward(x=X)["y"], rtol=0, atol=1e-4)
-    net.share_with(fill(make_net(text(("bn", "scale", "relu"))), 9))
+    other = fill(other, 9)
+    other.save_hdf5(str(tmp_path / "w.h5"))
+    net.load_hdf5(str(tmp_path / "w.h5"))
     check(net)
+    assert_allclose(net.forward(x=X)["y"], other.forward(x=X)["y"], rtol=0, atol=1e-4)
+    net.share_with(other)
+    held = other.params["c"][0].data
+    check(net)
+    held[2] = 3
+    check(net)
+    net.params["c"][0].reshape(6, 4, 9)
+    with pytest.raises(ModelError):
+        net.forward(x=X)
 
 
-def test_shapes_may_change():
+def test_shapes_may_change(on_ops):
     net = fill(make_net(text(("bn", "scale"))))
     check(net)
     net.blobs["x"].reshape(3, 4, 9, 8)
@@ -135,3 +146,16 @@ def test_shapes_may_change():
     plain = net.forward()["y"]
     assert y.shape == (3, 6, 7, 6)
     assert_allclose(y, plain, rtol=0, atol=1e-5 * np.abs(plain).max())
+
+
+def test_values_are_those_of_the_formulas():
+    net = fill(make_net(text(("bn", "scale", "relu"))))
+    (w, b), (mean, var, factor), (s, t) = (
+        [blob.data.astype("f8") for blob in net.params[name]] for name in ("c", "bn", "scale")
+    )
+    windows = np.lib.stride_tricks.sliding_window_view(X.astype("f8"), (3, 3), axis=(2, 3))
+    y = np.einsum("ncijkl,ockl->oijn", windows, w).T + b
+    y = (y - mean / factor) / np.sqrt(var / factor + 1e-5) * s + t
+    y = np.maximum(y, 0).transpose(0, 3, 2, 1)
+    for _ in range(2):
+        assert_allclose(net.forward(x=X)["y"], y, rtol=0, atol=1e-5 * y.max())
