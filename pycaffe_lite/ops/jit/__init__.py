@@ -38,7 +38,7 @@ class JitOps(CpuOps):
             return super().conv_forward(x, w, b, window, group, out)
         from . import convolution
 
-        if not convolution.applies(x, w, out, window):
+        if not convolution.applies(x, w, group, out):
             return super().conv_forward(x, w, b, window, group, out)
         convolution.forward(x, w, b, window, group, out, self.scratch)
         return out

@@ -48,11 +48,13 @@ class Layout(NamedTuple):
     """int64 (C/G * taps): bytes from a position to each of its taps."""
 
 
-def applies(x: Array, w: Array, out: Array, window: Window) -> bool:
-    """True for what the kernel covers: float32 over two axes, all C contiguous."""
+def applies(x: Array, w: Array, group: int, out: Array) -> bool:
+    """True for what the kernel covers: float32 over two axes, all C contiguous, and groups of
+    outputs that fill half a tile (one channel a group is better off with ops/cpu/depthwise.py)."""
     arrays = (x, w, out)
     return (
         x.ndim == 4
+        and (group == 1 or 2 * len(w) >= tile.rows() * group)
         and out.size > 0
         and w.size > 0
         and all(a.dtype == np.float32 and a.flags.c_contiguous for a in arrays)
