@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .classifier import Classifier
     from .detector import Detector
     from .net_spec import NetSpec, layers, params, to_proto
+    from .ops.cpu.threads import get_num_threads, set_num_threads
     from .training.updates import (
         AdaDeltaSolver,
         AdaGradSolver,
@@ -67,6 +68,7 @@ __all__ = [
     "coord_map",
     "detector",
     "draw",
+    "get_num_threads",
     "get_solver",
     "has_nccl",
     "init_log",
@@ -80,6 +82,7 @@ __all__ = [
     "set_mode_cpu",
     "set_mode_gpu",
     "set_multiprocess",
+    "set_num_threads",
     "set_ops",
     "set_random_seed",
     "set_solver_count",
@@ -104,11 +107,13 @@ _LATER = {
     "coord_map": "coord_map",
     "detector": "detector",
     "draw": "draw",
+    "get_num_threads": "ops.cpu.threads",
     "get_solver": "training.updates",
     "io": "io",
     "layers": "net_spec",
     "net_spec": "net_spec",
     "params": "net_spec",
+    "set_num_threads": "ops.cpu.threads",
     "to_proto": "net_spec",
 }
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
+import pycaffe_lite
 from pycaffe_lite import TEST, Net, set_ops
 from pycaffe_lite.ops.cpu import CpuOps, convolution, pool
 from pycaffe_lite.ops.cpu.threads import get_num_threads, limited, running, set_num_threads
@@ -329,3 +330,10 @@ def test_two_nets_in_two_threads_share_the_limit(fails: bool) -> None:
     assert seen == [[1] * len(BLAS)] * 2
     assert len(failed) == 2 * fails
     assert blas_threads() == before
+
+
+def test_the_number_is_set_from_the_package() -> None:
+    pycaffe_lite.set_num_threads(3)
+    assert pycaffe_lite.get_num_threads() == get_num_threads() == 3
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        pycaffe_lite.set_num_threads(0)
