@@ -261,11 +261,11 @@ class Net:
         """The steps of these layers; fewer that do the same where nobody can tell."""
         is_whole = start == 0 and end == len(self._steps) - 1
         is_watched = self.debug_info or any(self._hooks.values())
-        can_plan = self.plan and self.phase == TEST and is_whole and not is_watched
-        if not can_plan or any(step.needs_backward for step in self._steps):
+        if not (self.plan and self.phase == TEST and is_whole) or is_watched:
             return self._steps[start : end + 1]
         if self._planned is None:
-            self._planned = plan.optimize(self._steps)
+            learns = any(step.needs_backward for step in self._steps)
+            self._planned = self._steps if learns else plan.optimize(self._steps)
         return self._planned
 
     def _run_backward(self, start: int, end: int) -> None:

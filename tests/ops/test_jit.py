@@ -231,6 +231,15 @@ def test_swapped_weights_have_another_check_sum(rng):
     assert winograd._check_sum(w) == before
 
 
+@pytest.mark.parametrize("factor", [-1, 2, -2, 0.5, 0])
+@pytest.mark.parametrize("count", [1, 2, 128, 1024, 1024 * 9])
+def test_scaled_weights_have_another_check_sum(rng, factor, count):
+    w = rng.standard_normal((32, 32, 3, 3)).astype("f")
+    before = winograd._check_sum(w)
+    w.reshape(-1)[:count] *= factor
+    assert winograd._check_sum(w) != before
+
+
 def test_maps_go_with_the_weights(rng):
     _, w, window, _ = winograd_case(rng)
     before = len(winograd._known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -59,10 +59,11 @@ def _is_available() -> bool:
 @cache
 def _compiles() -> bool:
     """Compile the kernels; False, and a line in the log, where that fails."""
-    from . import tile
+    from . import phases, tile, winograd
 
     try:
-        tile.run()
+        for make in (tile.run, winograd.run, winograd.check_sum, partial(phases.run, 1)):
+            make()
     except Exception as error:
         log.warning("the compiled kernels failed, the NumPy kernels run instead: %s", error)
         return False

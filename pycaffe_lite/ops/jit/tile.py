@@ -8,7 +8,7 @@ user has them, so there is no packed copy that could grow old.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -160,6 +160,23 @@ def widths(count: int) -> list[int]:
     if rest == 1 and whole:
         return [WIDEST] * (whole - 1) + [2, 2]
     return [WIDEST] * whole + [rest] * (rest > 0)
+
+
+Part = tuple[int, int, int, int]
+"""Lane, row, column and number of neighbouring positions that are the output's."""
+
+
+def runs(rows: int, columns: int, pitch: int) -> Iterator[tuple[int, int, list[Part]]]:
+    """Tiles over `rows` x `columns` positions in rows of `pitch`: (start, registers, parts)."""
+    total, start = (rows - 1) * pitch + columns, 0
+    for width in widths(-(-total // lanes())):
+        stop, parts = min(start + width * lanes(), total), []
+        for row in range(start // pitch, -(-stop // pitch)):
+            low, high = max(start, row * pitch), min(stop, row * pitch + columns)
+            if low < high:
+                parts.append((low - start, row, low - row * pitch, high - low))
+        yield start, width, parts
+        start = stop
 
 
 def low_bits(low: float) -> int:

@@ -15,6 +15,7 @@ import os
 import weakref
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,8 +34,8 @@ Scratch = Callable[[str, tuple[int, ...], Any], Array]
 LEAST = 32
 """Channels and outputs of a group from which the maps are worth their time."""
 
-FEWEST = 3
-"""Registers of tiles from which reading the weights' maps, four times the weights, pays."""
+FEWEST = 33
+"""Tiles from which reading the weights' maps, four times the weights, pays."""
 
 PAD = 320
 """Bytes between the 36 parts of a block, which else would share a few sets of the cache."""
@@ -55,7 +56,6 @@ class Layout(NamedTuple):
     """(start in bytes, registers, first segment, last)"""
     segments: Array
     """(position among a block's outputs, of y, length, all in bytes; rows)"""
-    registers: int
 
 
 def applies(w: Array, window: Window, group: int, positions: tuple[int, ...]) -> bool:
@@ -65,7 +65,7 @@ def applies(w: Array, window: Window, group: int, positions: tuple[int, ...]) ->
         (window.kernel, window.stride, window.dilation) == ((3, 3), (1, 1), (1, 1))
         and min(outputs, channels) >= LEAST
         and os.environ.get("PYCAFFE_LITE_WINOGRAD", "1") != "0"
-        and layout(positions).registers >= FEWEST
+        and prod(-(-p // 4) for p in positions) >= FEWEST
     )
 
 
@@ -74,26 +74,17 @@ def layout(positions: tuple[int, int]) -> Layout:
     """The tiles of an output of that size, in blocks."""
     rows, columns = (-(-p // 4) for p in positions)
     pitch = columns + 1
-    total = (rows - 1) * pitch + columns
-    count = -(-total // lanes())
     blocks: list[tuple[int, ...]] = []
     segments: list[tuple[int, ...]] = []
-    start = 0
-    for width in tile.widths(count):
-        stop, first = min(start + width * lanes(), total), len(segments)
-        for row in range(start // pitch, -(-stop // pitch)):
-            low, high = max(start, row * pitch), min(stop, row * pitch + columns)
-            if low < high:
-                left = 4 * (low - row * pitch)
-                length = min(4 * (high - low), positions[1] - left)
-                at = 4 * row * positions[1] + left
-                tall = min(4, positions[0] - 4 * row)
-                segments.append((16 * (low - start), 4 * at, 4 * length, tall))
+    for start, width, parts in tile.runs(rows, columns, pitch):
+        first = len(segments)
+        for lane, row, column, length in parts:
+            left = 4 * column
+            wide = min(4 * length, positions[1] - left)
+            tall = min(4, positions[0] - 4 * row)
+            segments.append((16 * lane, 4 * (4 * row * positions[1] + left), 4 * wide, tall))
         blocks.append((4 * start, width, first, len(segments)))
-        start = stop
-    return Layout(
-        (rows + 1, pitch), np.array(blocks, np.int64), np.array(segments, np.int64), count
-    )
+    return Layout((rows + 1, pitch), np.array(blocks, np.int64), np.array(segments, np.int64))
 
 
 def phases_window(window: Window) -> Window:
@@ -186,8 +177,9 @@ def _check_sum(w: Array) -> bytes:
 def check_sum() -> Callable[..., None]:
     """check_sum(address, bytes, total): 4 registers of 32-bit sums that see places and values.
 
-    Each lane is (sum ^ value) * odd number, value after value: a step that two different values
-    never take alike.
+    Each lane is (sum ^ value) * odd number, rotated, value after value: a step that two different
+    values never take alike. Without the rotation what differs in the highest bit alone stays there,
+    and the change of two signs would go unseen.
     """
     module = ir.Module("check_sum")
     c = Code.begin(module, "check_sum", 3)
@@ -195,6 +187,7 @@ def check_sum() -> Callable[..., None]:
     kind = ir.VectorType(ir.IntType(32), lanes())
     size = 4 * lanes()
     prime = ir.Constant(kind, [0x9E3779B1] * lanes())
+    left, right = (ir.Constant(kind, [bits] * lanes()) for bits in (15, 17))
     before = c.block
     head, after = c.append_basic_block("head"), c.append_basic_block("after")
     start = [ir.Constant(kind, list(range(1, lanes() + 1)))] * 4
@@ -207,7 +200,8 @@ def check_sum() -> Callable[..., None]:
     for j, one in enumerate(sums):
         one.add_incoming(start[j], before)
         place = c.at(c.add(address, c.add(at, I64(size * j))), kind)
-        new.append(c.mul(c.xor(one, c.load(place, align=4)), prime))
+        value = c.mul(c.xor(one, c.load(place, align=4)), prime)
+        new.append(c.or_(c.shl(value, left), c.lshr(value, right)))
         one.add_incoming(new[j], head)
         c.store(new[j], c.at(c.add(total, I64(size * j)), kind), align=4)
     following = c.add(at, I64(4 * size))
